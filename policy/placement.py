@@ -1,0 +1,114 @@
+"""Which instance a call goes to.
+
+Prefill: the instance with the lowest estimated prefill completion time, counting only the tokens
+that it does not hold; a session's sticky instance keeps the call unless another one wins clearly,
+because moving leaves its warm prefix behind. Decode: the sticky instance unless it is unhealthy or
+full.
+
+Pure. Hosts: coordinator.node_state, bench.sim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOVE_MARGIN_SHARE = 0.2
+"""Another instance must be this much faster, as a share of the sticky one's time, to win the
+call."""
+
+
+class PlacementReason(StrEnum):
+    """Why this instance; also the metric label."""
+
+    FIRST = "first"
+    """The session has no sticky instance yet."""
+    STICKY = "sticky"
+    MOVED_FASTER = "moved_faster"
+    STICKY_UNHEALTHY = "sticky_unhealthy"
+    STICKY_FULL = "sticky_full"
+    NO_ROOM = "no_room"
+    """Every healthy instance is full: the call will queue on the least busy one."""
+    NONE_HEALTHY = "none_healthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillCandidate:
+    name: str
+    healthy: bool
+    queue_s: float
+    """Predicted time until it has prefilled what it was given before."""
+    uncached_tokens: int
+    """Of this call's prompt, as far as we know what the instance holds."""
+    s_per_token: float
+
+    @property
+    def completion_s(self) -> float:
+        return self.queue_s + self.uncached_tokens * self.s_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCandidate:
+    name: str
+    healthy: bool
+    in_flight_requests: int
+    free_tokens: int
+    """Room for KV, shadow entries counted as free: they are reclaimed first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`instance` is empty only with NONE_HEALTHY."""
+
+    instance: str
+    reason: PlacementReason
+
+
+def place_prefill(
+    candidates: Sequence[PrefillCandidate],
+    sticky: str | None,
+    move_margin_share: float = MOVE_MARGIN_SHARE,
+) -> Placed:
+    """`sticky` names the session's last instance of the model; it may be gone from the
+    candidates."""
+    healthy = [candidate for candidate in candidates if candidate.healthy]
+    if not healthy:
+        return Placed("", PlacementReason.NONE_HEALTHY)
+    # Ties go to the name, so that two coordinators with the same view agree.
+    best = min(healthy, key=lambda candidate: (candidate.completion_s, candidate.name))
+    if not sticky:
+        return Placed(best.name, PlacementReason.FIRST)
+    current = next((candidate for candidate in healthy if candidate.name == sticky), None)
+    if current is None:
+        return Placed(best.name, PlacementReason.STICKY_UNHEALTHY)
+    if best.completion_s < (1 - move_margin_share) * current.completion_s:
+        return Placed(best.name, PlacementReason.MOVED_FASTER)
+    return Placed(current.name, PlacementReason.STICKY)
+
+
+def place_decode(
+    candidates: Sequence[DecodeCandidate], sticky: str | None, needed_tokens: int
+) -> Placed:
+    """`needed_tokens`: the prompt and the most that may be generated."""
+    healthy = [candidate for candidate in candidates if candidate.healthy]
+    if not healthy:
+        return Placed("", PlacementReason.NONE_HEALTHY)
+    roomy = [candidate for candidate in healthy if candidate.free_tokens >= needed_tokens]
+    current = next((candidate for candidate in healthy if candidate.name == sticky), None)
+    if current is not None and current in roomy:
+        return Placed(current.name, PlacementReason.STICKY)
+    best = min(
+        roomy or healthy, key=lambda candidate: (candidate.in_flight_requests, candidate.name)
+    )
+    if not roomy:
+        return Placed(best.name, PlacementReason.NO_ROOM)
+    return Placed(best.name, _reason_not_sticky(sticky, current))
+
+
+def _reason_not_sticky(sticky: str | None, current: DecodeCandidate | None) -> PlacementReason:
+    if not sticky:
+        return PlacementReason.FIRST
+    return PlacementReason.STICKY_UNHEALTHY if current is None else PlacementReason.STICKY_FULL
