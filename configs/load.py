@@ -1,0 +1,169 @@
+"""A YAML file becomes one frozen ClusterConfig, or an error that names every mistake in it.
+
+The hardware profile fills in what the file leaves out: shadow caps, start coefficients, engine
+flags and environment. Hosts: every `__main__`, the command line, the local cluster, the demo."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from configs import checks
+from configs.errors import ConfigError
+from configs.messages import UNKNOWN_KEY, dotted, masked, problems_of
+from configs.override import override
+from configs.profile import load_profile, profile_names
+from configs.schema import (
+    ClusterConfig,
+    CoordinatorConfig,
+    InstanceConfig,
+    ModelConfig,
+    RouterConfig,
+    ShadowConfig,
+)
+from configs.strict_yaml import NotYaml, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from configs.profile import Profile
+
+__all__ = ["ConfigError", "effective_yaml", "load_config", "load_profile"]
+
+Item = TypeVar("Item")
+Tree = dict[str, Any]
+Problem = checks.Problem
+_SECTIONS = tuple(ClusterConfig.model_fields)
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> ClusterConfig:
+    """Raises ConfigError. An override is `shadow.controller=off`: a YAML path and a YAML value."""
+    name = str(path)
+    document, problems = _read(Path(path))
+    for text in overrides:
+        problems += override(document, text)
+    filled, found = _filled_in(document, Path(path).resolve().parent)
+    config, more = _validated(filled)
+    problems += [f"{dotted(where)}: {text}" for where, text in [*found, *more]]
+    if problems or config is None:
+        raise ConfigError([f"{name}: {problem}" for problem in problems])
+    return config
+
+
+def effective_yaml(config: ClusterConfig) -> str:
+    """The configuration with every default filled in and every secret masked."""
+    values = masked(config.model_dump(mode="json"))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _read(path: Path) -> tuple[Tree, list[str]]:
+    """The file's mapping and what is wrong with its keys; raises ConfigError."""
+    try:
+        document, problems = read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: must be UTF-8 text: {error.reason}"]) from error
+    except NotYaml as error:
+        raise ConfigError([f"{path}: not YAML: {error}"]) from error
+    if not isinstance(document, dict):
+        raise ConfigError([f"{path}: must be a mapping with the keys {list(_SECTIONS)}"])
+    try:
+        # Also gives every alias its own copy.
+        return json.loads(json.dumps(document)), problems
+    except ValueError as error:
+        raise ConfigError([f"{path}: an alias must not refer to itself"]) from error
+
+
+def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
+    """The document over its hardware profile."""
+    name, known = document.get("profile"), profile_names()
+    problems: list[Problem] = []
+    if "profile" in document and name not in known:
+        problems.append((("profile",), f"must be one of {known}, got {name!r}"))
+    # With an unknown profile any known one will do: it only keeps the other messages to the point.
+    profile = load_profile(name if name in known else known[0])
+    filled = dict(document)
+    filled["shadow"] = _over(profile.shadow.model_dump(mode="json"), document.get("shadow"))
+    if isinstance(document.get("models"), dict):
+        models = document["models"].items()
+        filled["models"] = {key: _model_filled_in(value, profile, folder) for key, value in models}
+    return filled, problems
+
+
+def _model_filled_in(model: Any, profile: Profile, folder: Path) -> Any:
+    if not isinstance(model, dict):
+        return model
+    filled = dict(model)
+    filled["engine_args"] = _over(profile.engine_args, model.get("engine_args"))
+    filled["env"] = _over(profile.env, model.get("env"))
+    if model.get("step_time") is None:
+        start = profile.step_time_of(str(model.get("dtype")))
+        filled["step_time"] = start.model_dump(mode="json")
+    path = model.get("path")
+    if isinstance(path, str) and (path.startswith((".", "/")) or (folder / path).exists()):
+        filled["path"] = os.path.normpath(folder / path)
+    return filled
+
+
+def _over(defaults: Mapping[str, Any], given: Any) -> Any:
+    if given is None:
+        return dict(defaults)
+    return {**defaults, **given} if isinstance(given, dict) else given
+
+
+def _validated(tree: Tree) -> tuple[ClusterConfig | None, list[Problem]]:
+    # As JSON, because only there does pydantic's strict mode take text for an enum; strict, because
+    # "5", true and 5 are different things in a file.
+    try:
+        config = ClusterConfig.model_validate_json(json.dumps(tree), strict=True)
+    except ValidationError as error:
+        problems = problems_of(error, ClusterConfig)
+        return None, [*problems, *checks.check(_valid_parts(tree, problems))]
+    return config, checks.check(checks.Parts.of(config))
+
+
+def _valid_parts(tree: Tree, problems: Sequence[Problem]) -> checks.Parts:
+    tree = _without_unknown_keys(tree, problems)
+    models, instances = _mapping(tree.get("models")), _mapping(tree.get("instances"))
+    return checks.Parts(
+        model_names=tuple(models),
+        instance_names=tuple(instances),
+        models=_valid_items(models, ModelConfig),
+        instances=_valid_items(instances, InstanceConfig),
+        shadow=_valid(tree["shadow"], TypeAdapter(ShadowConfig)),
+        router=_valid(tree.get("router"), TypeAdapter[RouterConfig](RouterConfig)),
+        coordinator=_valid(tree.get("coordinator", {}), TypeAdapter(CoordinatorConfig)),
+    )
+
+
+def _without_unknown_keys(tree: Tree, problems: Sequence[Problem]) -> Tree:
+    copied: Tree = json.loads(json.dumps(tree))
+    for path, text in problems:
+        if text.startswith(UNKNOWN_KEY):
+            parent: Any = copied
+            for part in path[:-1]:
+                parent = parent[part]
+            del parent[path[-1]]
+    return copied
+
+
+def _mapping(value: Any) -> Tree:
+    return value if isinstance(value, dict) else {}
+
+
+def _valid_items(items: Tree, kind: type[Item]) -> dict[str, Item]:
+    checked = {name: _valid(value, TypeAdapter(kind)) for name, value in items.items()}
+    return {name: value for name, value in checked.items() if value is not None}
+
+
+def _valid(value: Any, kind: TypeAdapter[Item]) -> Item | None:
+    try:
+        return kind.validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return None

@@ -1,0 +1,182 @@
+"""The one description of a cluster: models, instances, SLOs, shadow, router, coordinator.
+
+Strict: an unknown key is an error, every value has a limit, and everything is frozen once loaded.
+Hosts: every `__main__`, the coordinator, the local cluster and the simulator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from policy.vocabulary import Controller, Role, Slo
+
+EngineArgs = dict[str, Any]
+"""Extra vLLM flags by long name without dashes (`enforce_eager: true`, `max_num_seqs: 64`)."""
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(pattern=r"^[^\s/@]+$")]
+
+
+def _http_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, or brackets that do not close
+        valid = False
+    if not valid or any(c.isspace() for c in url):
+        raise ValueError("must be http://host[:port] or https://host[:port]")
+    if "@" in parts.netloc:
+        raise ValueError("must not carry a user or a password; this file is printed")
+    return url.rstrip("/")
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SloConfig(Strict):
+    ttft_s: float = Field(gt=0)
+    tpot_s: float = Field(gt=0)
+
+    def to_policy(self) -> Slo:
+        return Slo(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
+
+
+class StepTimeConfig(Strict):
+    """Start coefficients of the latency form; the live controller corrects them online."""
+
+    fixed_s: float = Field(gt=0)
+    s_per_request: float = Field(ge=0)
+    s_per_token: float = Field(gt=0)
+    s_per_token_context: float = Field(ge=0)
+
+
+class ModelConfig(Strict):
+    path: str = Field(min_length=1)
+    """Folder of the weights, relative to the configuration file, or a hub name."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    max_model_len: int = Field(ge=16)
+    block_size: int = Field(default=32, ge=1)
+    slo: SloConfig
+    shadow: bool = True
+    """Whether this model is a target of shadow jobs."""
+    bytes_per_token: float = Field(default=3.5, gt=0)
+    """Estimate of UTF-8 bytes per prompt token, used before the first exact count is known."""
+    step_time: StepTimeConfig | None = None
+    """Overrides the profile's start coefficients."""
+    pull_timeout_s: float = Field(default=20.0, gt=0)
+    """Longest pull of KV on a decode instance; after it the prompt is recomputed there."""
+    engine_args: EngineArgs = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class InstanceConfig(Strict):
+    model: str
+    role: Role
+    host: Host = "127.0.0.1"
+    port: Port
+    kv_host: Host = "127.0.0.1"
+    """Address at which peers reach this instance's NIXL side channel."""
+    kv_port: Port | None = None
+    """NIXL side channel; required for prefill and decode."""
+    cpus: str | None = Field(default=None, pattern=r"^(auto|nobind|\d[\d,|-]*)$")
+    """CPU list that the engine's compute threads are bound to (`VLLM_CPU_OMP_THREADS_BIND`)."""
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
+    """GPUs (`CUDA_VISIBLE_DEVICES`)."""
+    attach_url: HttpUrl | None = None
+    """Set for an engine that was started by hand; the local cluster then only probes it."""
+    engine_args: EngineArgs = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.attach_url or f"http://{self.host}:{self.port}"
+
+
+class ExplicitRouter(Strict):
+    kind: Literal["explicit"] = "explicit"
+    """The client names the model; `auto` means the first model of the configuration."""
+
+
+class ScriptRouter(Strict):
+    kind: Literal["script"]
+    models: list[str] = Field(min_length=1)
+    """Model of call k of a session is models[k % len(models)]."""
+
+
+class MarkovRouter(Strict):
+    kind: Literal["markov"]
+    switch_probability: float = Field(ge=0, le=1)
+    seed: int = 0
+
+
+class PythonRouter(Strict):
+    kind: Literal["python"]
+    path: str = Field(pattern=r"^[\w.]+:[\w.]+$")
+    """`package.module:Class`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class HttpRouter(Strict):
+    kind: Literal["http"]
+    url: HttpUrl
+    timeout_s: float = Field(default=0.5, gt=0)
+
+
+RouterConfig = Annotated[
+    ExplicitRouter | ScriptRouter | MarkovRouter | PythonRouter | HttpRouter,
+    Field(discriminator="kind"),
+]
+
+
+class CoordinatorConfig(Strict):
+    host: Host = "127.0.0.1"
+    port: Port = 8100
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+    first_byte_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for an engine's answer to begin: the P leg, or the first byte of the D leg."""
+    stream_idle_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest silence inside a stream."""
+    probe_interval_s: float = Field(default=2.0, gt=0)
+    session_ttl_s: float = Field(default=3600.0, gt=0)
+    max_sessions: int = Field(default=10_000, ge=1)
+    engine_secret: str = ""
+    """Shared with the engines so that they trust our marks; empty: engines listen privately."""
+
+
+class ShadowConfig(Strict):
+    """`mechanisms.md` section 9; a missing value comes from the hardware profile."""
+
+    controller: Controller = Controller.HARVEST_SLO
+    beta: float = Field(gt=0, le=1)
+    delta: float = Field(ge=0, le=1)
+    margin: float = Field(ge=0, lt=1)
+    n_min_tokens: int = Field(ge=1)
+    iteration_cap_s: float = Field(gt=0)
+    segment_tokens: int = Field(ge=1)
+    resubmit_tokens: int = Field(ge=1)
+    """While A streams, a job is extended at most once per this many new tokens."""
+    max_chunk_tokens: int = Field(ge=1)
+    """Most shadow tokens in one iteration, whatever the budget says."""
+    kv_cap_share: float = Field(gt=0, le=1)
+    idle_age_s: float = Field(ge=0)
+    top_k: int = Field(ge=1)
+    """Shadow jobs per session: the most probable models that were not chosen."""
+    min_switch_probability: float = Field(ge=0, le=1)
+    timeout_s: float = Field(gt=0)
+    """A shadow segment that takes longer is given up."""
+
+
+class ClusterConfig(Strict):
+    profile: str
+    models: dict[str, ModelConfig] = Field(min_length=1)
+    instances: dict[str, InstanceConfig] = Field(min_length=1)
+    shadow: ShadowConfig
+    router: RouterConfig = Field(default_factory=ExplicitRouter)
+    coordinator: CoordinatorConfig = Field(default_factory=CoordinatorConfig)
