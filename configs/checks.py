@@ -98,6 +98,8 @@ def _shadow(parts: Parts) -> Iterator[Problem]:
             f"must be at most shadow.max_chunk_tokens ({shadow.max_chunk_tokens}), "
             f"got {shadow.n_min_tokens}: no chunk would ever be granted",
         )
+    if not shadow.iteration_cap_s and any(i.role is Role.PREFILL for i in parts.instances.values()):
+        yield ("shadow", "iteration_cap_s"), "must be > 0 with prefill instances, got 0"
     for name, model in parts.models.items():
         if shadow.segment_tokens % model.block_size:
             yield (

@@ -158,7 +158,9 @@ class ShadowConfig(Strict):
     delta: float = Field(ge=0, le=1)
     margin: float = Field(ge=0, lt=1)
     n_min_tokens: int = Field(ge=1)
-    iteration_cap_s: float = Field(gt=0)
+    iteration_cap_s: float = Field(ge=0)
+    """Longest iteration with shadow tokens on a prefill instance, or on an idle colocated one;
+    0 (colocated only): beta x TPOT SLO, the paper's rule."""
     segment_tokens: int = Field(ge=1)
     resubmit_tokens: int = Field(ge=1)
     """While A streams, a job is extended at most once per this many new tokens."""

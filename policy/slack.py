@@ -43,6 +43,7 @@ __all__ = [
     "StepLoad",
 ]
 
+_TOO_SHORT = (SlackReason.NO_SLACK, SlackReason.BELOW_MINIMUM)
 PREDICTIVE_GATE = 0.25
 """Least switch probability of a job under `predictive`."""
 
@@ -84,13 +85,14 @@ class SlackController:
     Under async scheduling an iteration is built before the previous one was observed. What that
     one may still spend is held back: the newest (batches_in_flight - 1) grants, observed or not."""
 
-    __slots__ = ("_credit_limit_s", "_credit_s", "_held_back_s", "params")
+    __slots__ = ("_credit_limit_s", "_credit_s", "_held_back_s", "_starved_since_s", "params")
 
     def __init__(self, params: SlackParams) -> None:
         self.params = params
         self._credit_s = 0.0
         self._credit_limit_s = self._cap_s(params.slo.tpot_s, idle=False)
         self._held_back_s: deque[float] = deque(maxlen=0)
+        self._starved_since_s: float | None = None
 
     @property
     def credit_s(self) -> float:
@@ -109,6 +111,7 @@ class SlackController:
             grant, extra_s = _unbudgeted(load, self.params), 0.0
         else:
             grant, extra_s = self._budgeted(load, step_time)
+            self._age(load, grant, step_time)
         self._held_back_s.append(extra_s)
         return grant
 
@@ -127,6 +130,13 @@ class SlackController:
         earned_s = params.delta * step_s if earns and counted else 0.0
         spent_s = max(0.0, shadow_extra_s) if protects else 0.0
         self._credit_s = credit_after_s(self._credit_s, earned_s, spent_s, self._credit_limit_s)
+
+    def _age(self, load: StepLoad, grant: SlackGrant, step_time: StepTimeModel) -> None:
+        """An idle instance that refuses for lack of time has nothing to learn from but the time."""
+        starved = not load.requests and grant.reason in _TOO_SHORT
+        if starved and self._starved_since_s is not None:
+            step_time.forget(load.now_s - self._starved_since_s)
+        self._starved_since_s = load.now_s if starved else None
 
     def _cap_s(self, tpot_s: float, *, idle: bool) -> float:
         params = self.params

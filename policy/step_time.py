@@ -20,6 +20,8 @@ MAX_RISE = 4.0
 """Most that one iteration raises a factor: a pause of the machine must not end shadow work."""
 FALL_SHARE = 0.05
 """Share of the way down that one faster iteration takes a factor."""
+RECOVERY_HALF_LIFE_S = 0.5
+"""How fast a raised factor goes back to 1 while nothing runs that could correct it."""
 MIN_FACTOR = 0.25
 MAX_FACTOR = 64.0
 TRUST_GROWTH = 2
@@ -134,6 +136,14 @@ class StepTimeModel:
             self.base_factor = _moved(self.base_factor, seen_share, blamed)
         if self.trusted_tokens is not None:
             self.trusted_tokens = max(self.trusted_tokens, TRUST_GROWTH * tokens)
+
+    def forget(self, waited_s: float) -> None:
+        """An idle instance that may not run even the smallest chunk sees no iteration any more, and
+        an outlier would hold it for ever. So raised factors go back towards the start values with
+        time, never below them: nothing grows from iterations that never ran."""
+        kept = 0.5 ** (waited_s / RECOVERY_HALF_LIFE_S)
+        self.base_factor = min(self.base_factor, 1 + max(0.0, self.base_factor - 1) * kept)
+        self.context_factor = min(self.context_factor, 1 + max(0.0, self.context_factor - 1) * kept)
 
     def _parts(self, requests: int, tokens: int, pairs: float) -> tuple[float, float]:
         start = self._coefficients

@@ -274,6 +274,11 @@ MISTAKES = [
         "instances.small-p (None), got {'method': 'ngram'}: KV moves between them",
     ),
     (
+        "shadow",
+        {"iteration_cap_s": 0},
+        "shadow.iteration_cap_s: must be > 0 with prefill instances, got 0",
+    ),
+    (
         "router",
         {"kind": "script", "models": ["small", "tiny"]},
         "router.models[1]: must be one of the models ['large', 'small'], got 'tiny'",

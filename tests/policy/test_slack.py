@@ -29,11 +29,10 @@ from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 # 1 ms per token and next to nothing else: a budget in milliseconds reads as tokens.
-PER_TOKEN = StepTimeModel(
-    StepTimeCoefficients(
-        fixed_s=1e-9, s_per_request=0.0, s_per_token=0.001, s_per_token_context=0.0
-    )
+PER_TOKEN_COEFFICIENTS = StepTimeCoefficients(
+    fixed_s=1e-9, s_per_request=0.0, s_per_token=0.001, s_per_token_context=0.0
 )
+PER_TOKEN = StepTimeModel(PER_TOKEN_COEFFICIENTS)
 PARAMS = SlackParams(
     controller=Controller.HARVEST_SLO,
     beta=0.5,
@@ -349,6 +348,28 @@ def test_a_prefilling_request_lends_its_ttft_slack() -> None:
 )
 def test_cap(iteration_cap_s: float, prefill: bool, idle: bool, expected_s: float) -> None:
     assert cap_s(0.5, 0.2, iteration_cap_s, prefill, idle) == pytest.approx(expected_s)
+
+
+def test_an_idle_instance_whose_model_saw_an_outlier_recovers_with_time() -> None:
+    model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
+    for _ in range(3):
+        model.observe(1000.0, 1, 16, 0)
+    controller = a_controller()
+    grants = [
+        controller.grant(a_load(now_s=NOW_S + tick / 10), model).tokens for tick in range(100)
+    ]
+    assert grants[0] == 0
+    assert grants[-1] >= PARAMS.n_min_tokens
+
+
+def test_a_busy_instance_learns_from_its_iterations_and_not_from_time() -> None:
+    model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
+    for _ in range(3):
+        model.observe(1000.0, 1, 16, 0)
+    controller = a_controller()
+    for tick in range(100):
+        load = a_load(a_decode(5.0), now_s=NOW_S + tick / 10)
+        assert controller.grant(load, model).tokens == 0
 
 
 def test_credit_is_capped_before_it_is_spent() -> None:

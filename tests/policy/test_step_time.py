@@ -11,6 +11,7 @@ from policy.step_time import (
     MAX_FACTOR,
     MAX_RISE,
     MIN_FACTOR,
+    RECOVERY_HALF_LIFE_S,
     StepTimeCoefficients,
     StepTimeModel,
     attended,
@@ -151,6 +152,19 @@ def test_factors_stay_within_their_limits() -> None:
         fast.observe(1e-9, 1, 100, 0)
     assert slow.base_factor == MAX_FACTOR
     assert fast.base_factor == MIN_FACTOR
+
+
+def test_raised_factors_go_back_with_time_and_lowered_ones_stay() -> None:
+    slow, fast = a_model(), a_model()
+    slow.observe(3 * slow.predicted_s(1, 100, 0), 1, 100, 0)
+    fast.observe(0.5 * fast.predicted_s(1, 100, 0), 1, 100, 0)
+    slow.forget(RECOVERY_HALF_LIFE_S)
+    assert slow.base_factor == pytest.approx(2)
+    slow.forget(1000.0)
+    assert slow.base_factor == pytest.approx(1)
+    lowered = fast.base_factor
+    fast.forget(1000.0)
+    assert fast.base_factor == lowered
 
 
 def test_short_contexts_never_talk_the_context_term_down() -> None:
