@@ -1,20 +1,22 @@
 """How a request's class, session and SLO are written on it, and read back inside the engine.
 
-The scheduler runs inside vLLM's EngineCore process, which no side API reaches: what it must know of a
-request travels as `vllm_xargs` of that request (`sampling_params.extra_args` in the engine). This file
-imports neither vLLM nor torch, so that the coordinator can write what the plug-in reads.
+The scheduler runs inside vLLM's EngineCore process, which no side API reaches: what it must know of
+a request travels as `vllm_xargs` of that request (`sampling_params.extra_args` in the engine). This
+file imports neither vLLM nor torch, so that the coordinator can write what the plug-in reads.
 
-An engine that is reachable by others than the coordinator checks `secret`: without it a client could pose
-as routed (protected) traffic."""
+An engine that is reachable by others than the coordinator checks `secret`: without it a client
+could pose as routed (protected) traffic."""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policy.vocabulary import RequestClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CLASS_KEY = "shadowprefill_class"
 SESSION_KEY = "shadowprefill_session"
@@ -32,8 +34,8 @@ class MarkInvalid(ValueError):
 class Marks:
     """What the coordinator tells the scheduler about one request.
 
-    `ttft_budget_s` is what is left of the TTFT SLO when the engine receives the request: a duration,
-    never a timestamp of another machine's clock. None means: the model's default SLO."""
+    `ttft_budget_s` is what is left of the TTFT SLO when the engine receives the request: a
+    duration, never a timestamp of another clock. None means: the model's default SLO."""
 
     request_class: RequestClass = RequestClass.NORMAL
     session_id: str = ""

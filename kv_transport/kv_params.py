@@ -1,8 +1,9 @@
 """vLLM's `kv_transfer_params`, typed at one border: everyone else holds a `RemoteKv`.
 
-The dict that P answers is relayed to D untouched (13 fields today, 14 protocol versions so far): we read
-only what decides whether it is a hand-off at all. A hand-off is consumed once; it names pinned blocks of
-one request on one engine, so using it twice would pull blocks that P has since given to someone else."""
+The dict that P answers is relayed to D untouched (13 fields today, 14 protocol versions so far): we
+read only what decides whether it is a hand-off at all. A hand-off is consumed once; it names pinned
+blocks of one request on one engine, so using it twice would pull blocks that P has since given to
+someone else."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def remote_kv_of(answer: Any) -> RemoteKv:
     if answer.get("do_remote_prefill") is not True:
         raise KvParamsInvalid(
             "kv_transfer_params.do_remote_prefill must be true in a prefill answer, "
-            f"got {answer.get('do_remote_prefill')!r}; is --kv-transfer-config set on that instance?"
+            f"got {answer.get('do_remote_prefill')!r}; "
+            "is --kv-transfer-config set on that instance?"
         )
     missing = [
         key for key in ("remote_engine_id", "remote_host", "remote_port") if not answer.get(key)

@@ -1,0 +1,164 @@
+"""What one engine's scheduler plug-in is told at start, once: the `shadowprefill` object inside
+`--additional-config`.
+
+The plug-in lives in vLLM's EngineCore process and reads no file of ours, so everything that it
+needs of the cluster configuration travels as this one strict JSON object. Imports neither vLLM nor
+torch: the command line writes it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+import msgspec
+
+from configs.schema import ClusterConfig, StepTimeConfig
+from engine.cores import bound_cpus
+from policy.slack import SlackParams
+from policy.step_time import StepTimeCoefficients, StepTimeModel
+from policy.vocabulary import Controller, Role, Slo
+
+PARAMS_VERSION = 1
+ADDITIONAL_CONFIG_KEY = "shadowprefill"
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class EngineParamsInvalid(ValueError):
+    """The engine was started with parameters that we cannot read: start it again with ours."""
+
+
+class StepTimeStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Start coefficients of the latency form (policy.step_time)."""
+
+    fixed_s: Positive
+    s_per_request: NotNegative
+    s_per_token: Positive
+    s_per_token_context: NotNegative
+
+
+class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names and meanings are those of `configs.schema` (ShadowConfig, SloConfig)."""
+
+    version: int = PARAMS_VERSION
+    instance: str
+    model: str
+    role: Role
+    slo_ttft_s: Positive
+    slo_tpot_s: Positive
+    controller: Controller
+    beta: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    delta: Share
+    margin: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    n_min_tokens: PositiveCount
+    iteration_cap_s: NotNegative
+    max_chunk_tokens: PositiveCount
+    segment_tokens: PositiveCount
+    kv_cap_share: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    idle_age_s: NotNegative
+    min_switch_probability: Share
+    shadow_timeout_s: Positive
+    """A shadow request that is older than this is given up."""
+    pull_timeout_s: Positive
+    """A longer pull of KV is given up, the prompt recomputed (vLLM itself waits for ever)."""
+    step_time: StepTimeStart
+    cpus: str = ""
+    """Cores that the engine's thread stays on; empty: where the system puts it (engine.cores)."""
+    secret: str = ""
+    """Marks must carry it if it is set; empty: the engine listens privately."""
+
+    @classmethod
+    def from_cluster(
+        cls, config: ClusterConfig, instance_name: str, profile_step_time: StepTimeConfig
+    ) -> Self:
+        """`profile_step_time`: the hardware profile's coefficients, which a model may override."""
+        instance = config.instances[instance_name]
+        model = config.models[instance.model]
+        shadow = config.shadow
+        start = model.step_time or profile_step_time
+        return cls(
+            instance=instance_name,
+            model=instance.model,
+            role=instance.role,
+            slo_ttft_s=model.slo.ttft_s,
+            slo_tpot_s=model.slo.tpot_s,
+            controller=shadow.controller,
+            beta=shadow.beta,
+            delta=shadow.delta,
+            margin=shadow.margin,
+            n_min_tokens=shadow.n_min_tokens,
+            iteration_cap_s=shadow.iteration_cap_s,
+            max_chunk_tokens=shadow.max_chunk_tokens,
+            segment_tokens=shadow.segment_tokens,
+            kv_cap_share=shadow.kv_cap_share,
+            idle_age_s=shadow.idle_age_s,
+            min_switch_probability=shadow.min_switch_probability,
+            shadow_timeout_s=shadow.timeout_s,
+            pull_timeout_s=model.pull_timeout_s,
+            step_time=StepTimeStart(**start.model_dump()),
+            cpus=bound_cpus(instance.cpus) or "",
+            secret=config.coordinator.engine_secret,
+        )
+
+    def slack_params(self) -> SlackParams:
+        return SlackParams(
+            controller=self.controller,
+            beta=self.beta,
+            delta=self.delta,
+            margin=self.margin,
+            n_min_tokens=self.n_min_tokens,
+            iteration_cap_s=self.iteration_cap_s,
+            max_chunk_tokens=self.max_chunk_tokens,
+            slo=Slo(ttft_s=self.slo_ttft_s, tpot_s=self.slo_tpot_s),
+            role=self.role,
+        )
+
+    def step_time_model(self) -> StepTimeModel:
+        """A model that trusts itself for n_min tokens until it has seen larger steps."""
+        start = StepTimeCoefficients(**msgspec.structs.asdict(self.step_time))
+        return StepTimeModel(start, trusted_tokens=self.n_min_tokens)
+
+    def to_json(self) -> str:
+        """The value of the `shadowprefill` key of `--additional-config`."""
+        return msgspec.json.encode(self).decode()
+
+    def to_object(self) -> dict[str, object]:
+        """The same, for whoever builds a vLLM configuration in this process."""
+        built: dict[str, object] = msgspec.to_builtins(self)
+        return built
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls.from_object(_decoded(text))
+
+    @classmethod
+    def from_object(cls, value: object) -> Self:
+        """From the parsed JSON object; raises EngineParamsInvalid."""
+        version = value.get("version") if isinstance(value, Mapping) else None
+        if version != PARAMS_VERSION:
+            raise EngineParamsInvalid(
+                f"{ADDITIONAL_CONFIG_KEY}.version must be {PARAMS_VERSION}, got {version!r}: "
+                "coordinator and engine come from different versions of shadowprefill"
+            )
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError as error:
+            raise EngineParamsInvalid(f"{ADDITIONAL_CONFIG_KEY}: {error}") from error
+
+    @classmethod
+    def from_additional_config(cls, additional_config: object) -> Self:
+        """From `vllm_config.additional_config`; raises EngineParamsInvalid."""
+        if isinstance(additional_config, Mapping) and ADDITIONAL_CONFIG_KEY in additional_config:
+            return cls.from_object(additional_config[ADDITIONAL_CONFIG_KEY])
+        raise EngineParamsInvalid(
+            f"--additional-config must carry {ADDITIONAL_CONFIG_KEY!r}; "
+            "`shadowprefill engine-args` prints the whole command line"
+        )
+
+
+def _decoded(text: str | bytes) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise EngineParamsInvalid(f"{ADDITIONAL_CONFIG_KEY} is not JSON: {error}") from error

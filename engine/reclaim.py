@@ -1,0 +1,94 @@
+"""What started shadow requests hold (KV blocks, a model runner slot), and how they give it up.
+
+Normal traffic comes first: vLLM would preempt one of its running requests before it looked at a
+hidden one.
+
+Host: engine.scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.request import RequestStatus
+
+from engine.intake import ShadowIntake
+from engine.kv_room import ShadowKv, blocks_of
+from engine.shadow_requests import ShadowEnd, ShadowKVCacheManager, ShadowRequest
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+
+class ShadowBlocks(ShadowIntake):
+    """Hidden requests that may be RUNNING."""
+
+    kv_cache_manager: ShadowKVCacheManager
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.kv_cache_manager.__class__ = ShadowKVCacheManager
+        self.kv_cache_manager.reclaim = self._reclaim
+        self.shadow_kv = ShadowKv(self.kv_cache_manager, self.block_size, self.params.kv_cap_share)
+
+    def _started(self) -> list[ShadowRequest]:
+        return [shadow for shadow in self.shadows.values() if shadow.started]
+
+    def _in_flight(self) -> bool:
+        return any(shadow.request.num_in_flight_tokens for shadow in self.shadows.values())
+
+    def _yield_slots(self) -> None:
+        """A model runner has a slot for each started request: those that wait come first."""
+        started = self._started()
+        spare = self.max_num_running_reqs - sum(self.get_request_counts())
+        for shadow in started[max(0, spare) :]:
+            self._drop(shadow)
+
+    def _reclaim(self, request: Request) -> bool:
+        """vLLM found no blocks for this request: a shadow gives up its own, the least wanted."""
+        if request.request_id in self.shadows:
+            return False
+        # vLLM schedules what runs before what waits: when it asks for a waiting request, the
+        # visible shadows are in the step already, and their blocks with them.
+        in_the_step = request.status != RequestStatus.RUNNING
+        started = [shadow for shadow in self._started() if not (in_the_step and shadow.visible)]
+        if not started:
+            return False
+        order = {job.request_id: rank for rank, job in enumerate(self.shadow_queue.ordered())}
+        self._drop(max(started, key=lambda shadow: order.get(shadow.request.request_id, -1)))
+        return True
+
+    def _drop(self, shadow: ShadowRequest) -> None:
+        """Its blocks go back to the pool, what it computed stays cached as long as that lasts."""
+        request = shadow.request
+        if shadow.visible:
+            self.running.remove(request)
+        self._preempt_request(request, self.clock(), drop_stale_output=self.requires_kv_delivery)
+        self.waiting.remove_request(request)
+        shadow.looked_up_s = float("-inf")
+        self.shadow_stats.drops += 1
+        if request.request_id not in self.shadow_queue:
+            # All its tokens were scheduled; the step that ends it is still in flight.
+            self._end(request, ShadowEnd.DROPPED)
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        # vLLM looks at `self.running` only; a hidden shadow must not make a reset fail.
+        for shadow in self._started():
+            self._drop(shadow)
+        return super().reset_prefix_cache(reset_running_requests, reset_connector)
+
+    def _free_request(
+        self, request: Request, delay_free_blocks: bool = False
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        shadow = self.shadows.get(request.request_id)
+        own_tokens = request.num_tokens - shadow.found_tokens if shadow else 0
+        transfer = super()._free_request(request, delay_free_blocks)
+        if shadow and request.request_id in self.requests:
+            own_blocks = blocks_of(own_tokens, self.block_size)
+            self.shadow_kv.pinned[request.request_id] = own_blocks
+        return transfer
+
+    def _free_blocks(self, request: Request) -> None:
+        super()._free_blocks(request)
+        self.shadow_kv.pinned.pop(request.request_id, None)

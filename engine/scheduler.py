@@ -1,0 +1,258 @@
+"""The scheduler plug-in: shadow requests run in what the steps of normal traffic leave unused.
+
+A shadow request is a real vLLM request that is hidden: it may hold KV blocks and be RUNNING, but it
+is not in `self.running`. One step, top to bottom (`schedule`):
+
+    plan     which shadows, how many tokens: policy.slack decides, the KV room limits
+    unhide   they are appended behind everything else, each with its end moved to its grant
+    (vLLM builds the step: one ordinary SchedulerOutput)
+    hide     whatever happened to them, they leave vLLM's queues again
+
+Nothing waits for a shadow: it is planned only while nothing waits, and if a normal request cannot
+get its blocks, hidden shadows give up theirs first (engine.reclaim). Rejected: submitting each
+chunk as a request of its own; that sends the whole block table in every step.
+
+Hosts: prefill_node.scheduler, colocated.scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.interface import PauseState
+
+from engine.reclaim import ShadowBlocks
+from engine.shadow_requests import ShadowEnd, ShadowRequest
+from engine.timing import EngineClock
+from policy.slack import JobLoad, SlackController, StepLoad
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request
+
+    from engine.kv_room import KvRoom
+    from engine.marks import Marks
+
+LOOK_UP_INTERVAL_S = 0.1
+"""How old the known prefix hit of a waiting job may be; its admission looks again."""
+JOBS_PER_STEP = 4
+STALL_S = 2.0
+"""An engine with nothing else to do that grants nothing for so long never will, and vLLM's loop
+polls while anything is unfinished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one shadow request in the step that is being built."""
+
+    shadow: ShadowRequest
+    tokens: int
+
+
+class ShadowScheduler(ShadowBlocks):
+    """Computes shadow requests: on prefill and colocated instances."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.slack = SlackController(self.params.slack_params())
+        self.step_time = self.params.step_time_model()
+        self.engine_clock = EngineClock(self.slack, self.step_time, self.max_num_scheduled_tokens)
+        # Two batches are in flight under async scheduling: an arrival waits for both.
+        self._batches_in_flight = 2 if self.scheduler_config.async_scheduling else 1
+        self._stalled_since_s: float | None = None
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        now_s = self.clock()
+        self._expire(now_s)
+        self._yield_slots()
+        chunks = self._plan(now_s)
+        self._unhide(chunks)
+        output = super().schedule(throttle_prefills)
+        self._hide(chunks, output)
+        self.engine_clock.built(output, self.requests, self.shadows, now_s)
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        now_s = self.clock()
+        self.engine_clock.done(scheduler_output, now_s)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self.engine_clock.emitted(outputs, now_s)
+        return outputs
+
+    # Plan
+
+    def _plan(self, now_s: float) -> list[Chunk]:
+        if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
+            return []
+        jobs = self._runnable(now_s)
+        room = self.shadow_kv.room(self.shadows.values(), len(self.running))
+        jobs, free_tokens = self._first_that_fits(jobs, room)
+        grant = self.slack.grant(self._step_load(now_s, jobs, free_tokens), self.step_time)
+        self.shadow_stats.count_grant(grant.reason.value)
+        self._end_stalled(grant.tokens, now_s)
+        return self._spread(jobs, grant.tokens, room)
+
+    def _runnable(self, now_s: float) -> list[ShadowRequest]:
+        """The next jobs, in the order of the queue, of which a token could be scheduled now."""
+        jobs: list[ShadowRequest] = []
+        spare_slots = self.max_num_running_reqs - len(self.running) - len(self._started())
+        for job in self.shadow_queue.ordered():
+            shadow = self.shadows[job.request_id]
+            if shadow.request.num_stale_output_tokens > 0:
+                continue  # a step that it was preempted out of is still in flight
+            if not shadow.started:
+                if spare_slots <= 0:
+                    continue
+                spare_slots -= 1
+                if now_s - shadow.looked_up_s > LOOK_UP_INTERVAL_S:
+                    self._look_up(shadow, now_s)
+            jobs.append(shadow)
+            if len(jobs) == JOBS_PER_STEP:
+                break
+        return jobs
+
+    def _look_up(self, shadow: ShadowRequest, now_s: float) -> None:
+        self.shadow_kv.look_up(shadow, now_s)
+        self.shadow_queue.restart(shadow.request.request_id, shadow.missing_tokens)
+
+    def _first_that_fits(
+        self, jobs: list[ShadowRequest], room: KvRoom
+    ) -> tuple[list[ShadowRequest], int]:
+        """The jobs from the first one on whose next chunk fits, and the room that it has."""
+        for index, shadow in enumerate(jobs):
+            minimum = min(self.params.n_min_tokens, shadow.missing_tokens)
+            tokens = room.fits(self.max_num_scheduled_tokens, self.shadow_kv.claim(shadow))
+            if tokens >= minimum:
+                return jobs[index:], tokens
+        if jobs:
+            self._make_room(jobs[0])
+        return jobs[:1], 0
+
+    def _make_room(self, first: ShadowRequest) -> None:
+        """No chunk fits. Of several started jobs only the first in the order goes on; a job that
+        has the whole cap to itself and still does not fit has all that it will ever get."""
+        others = [
+            shadow
+            for shadow in self._started()
+            if shadow is not first and shadow.request.request_id in self.shadow_queue
+        ]
+        if others:
+            self._drop(others[-1])
+        elif not self.shadow_kv.pinned:
+            minimum = min(self.params.n_min_tokens, first.missing_tokens)
+            cap_room = self.shadow_kv.cap_room(first)
+            if cap_room.fits(minimum, self.shadow_kv.claim(first)) < minimum:
+                self._end(first.request, ShadowEnd.TRUNCATED_BY_CAP)
+
+    def _step_load(self, now_s: float, jobs: list[ShadowRequest], free_tokens: int) -> StepLoad:
+        waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
+        # A request that waits settles the matter: the batch need not be looked at.
+        running = [] if waiting else self.running
+        requests, planned = self.engine_clock.foreground(running, self.max_num_scheduled_tokens)
+        first, *later = [_job_load(shadow) for shadow in jobs] or [NO_JOB]
+        return StepLoad(
+            now_s=now_s,
+            waiting_requests=waiting,
+            admission_blocked=False,  # whoever is blocked by memory waits in vLLM's queue
+            requests=requests,
+            planned_requests=planned.requests,
+            planned_tokens=planned.tokens,
+            planned_context_token_product=planned.pairs,
+            free_shadow_tokens=min(free_tokens, self.max_num_scheduled_tokens - planned.tokens),
+            first_job_missing_tokens=first.missing_tokens,
+            first_job_probability=first.probability,
+            first_job_context_tokens=first.context_tokens,
+            first_job_started=bool(jobs) and jobs[0].started,
+            later_jobs=tuple(later),
+            batches_in_flight=self._batches_in_flight,
+        )
+
+    def _spread(self, jobs: list[ShadowRequest], tokens: int, room: KvRoom) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for shadow in jobs:
+            claim = self.shadow_kv.claim(shadow)
+            taken = room.take(min(tokens, shadow.missing_tokens), claim)
+            if taken <= 0:
+                break
+            chunks.append(Chunk(shadow, taken))
+            tokens -= taken
+        return chunks
+
+    def _end_stalled(self, granted_tokens: int, now_s: float) -> None:
+        busy = self.running or any(self.get_request_counts()) or self.shadow_kv.pinned
+        if granted_tokens or busy or self._in_flight():
+            self._stalled_since_s = None
+        elif self._stalled_since_s is None:
+            self._stalled_since_s = now_s
+        elif now_s - self._stalled_since_s > STALL_S:
+            for job in self.shadow_queue.ordered():
+                self._end(self.shadows[job.request_id].request, ShadowEnd.STALLED)
+            self._stalled_since_s = None
+
+    # Unhide and hide
+
+    def _unhide(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            shadow, request = chunk.shadow, chunk.shadow.request
+            shadow.visible = True
+            if shadow.started:
+                request.step_limit_tokens = request.num_computed_tokens + chunk.tokens
+                self.running.append(request)
+            else:
+                request.step_tokens = chunk.tokens
+                self.waiting.add_request(request)
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        # vLLM decides here whether a chunk was the prompt's last: it must see the real end.
+        for shadow in self.shadows.values():
+            shadow.request.uncap()
+        super()._update_after_schedule(scheduler_output)
+
+    def _hide(self, chunks: list[Chunk], output: SchedulerOutput) -> None:
+        hidden = {chunk.shadow.request for chunk in chunks}
+        if not hidden:
+            return
+        self.running = [request for request in self.running if request not in hidden]
+        self.waiting.remove_requests(hidden)
+        self.deferred_waiting -= hidden
+        for shadow in [chunk.shadow for chunk in chunks]:
+            shadow.visible = False
+            shadow.looked_up_s = float("-inf")
+            tokens = output.num_scheduled_tokens.get(shadow.request.request_id, 0)
+            if tokens:
+                self._served(shadow, tokens)
+
+    def _served(self, shadow: ShadowRequest, tokens: int) -> None:
+        request_id = shadow.request.request_id
+        if shadow.first_hit_tokens is None:
+            shadow.first_hit_tokens = shadow.request.num_computed_tokens - tokens
+        # An admission may have found more, or less, in the prefix cache than the plan did.
+        self.shadow_queue.restart(request_id, shadow.missing_tokens + tokens)
+        self.shadow_queue.served(request_id, tokens)
+        self.shadow_stats.tokens += tokens
+        self.shadow_stats.steps += 1
+
+    def _foreground_arrived(self, request: Request, marks: Marks) -> None:
+        self.engine_clock.arrived(request, marks, self.clock())
+
+    def _free_request(
+        self, request: Request, delay_free_blocks: bool = False
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        self.engine_clock.forget(request.request_id)
+        return super()._free_request(request, delay_free_blocks)
+
+
+NO_JOB = JobLoad(missing_tokens=0, context_tokens=0, probability=0.0)
+
+
+def _job_load(shadow: ShadowRequest) -> JobLoad:
+    done_tokens = len(shadow.request.all_token_ids) - shadow.missing_tokens
+    return JobLoad(
+        missing_tokens=shadow.missing_tokens,
+        context_tokens=done_tokens,
+        probability=shadow.marks.switch_probability,
+    )

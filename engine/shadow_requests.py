@@ -1,0 +1,142 @@
+"""A shadow request inside the engine: vLLM's own request, where it is, and how far one step may go.
+
+Hosts: engine.intake, engine.scheduler, engine.connector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.marks import Marks
+
+LAST_PRIORITY = 2**31 - 1
+"""vLLM's priority policy preempts the largest value: a shadow before anything else."""
+
+
+class ShadowEnd(StrEnum):
+    """Why we ended a shadow request; the client sees it as `stop_reason`."""
+
+    OFF = "shadow_off"
+    REFUSED = "refused"
+    SUPERSEDED = "superseded"
+    RELEASED = "released_by_routed_call"
+    TIMED_OUT = "timed_out"
+    STALLED = "stalled"
+    DROPPED = "dropped"
+    PAUSED = "paused"
+    TRUNCATED_BY_CAP = "truncated_by_cap"
+    NO_HANDOFF = "no_handoff"
+    PULL_FAILED = "pull_failed"
+    PULL_TIMED_OUT = "pull_timed_out"
+
+
+class CappedRequest(Request):
+    """A request whose end, for one step, is `step_limit_tokens`.
+
+    vLLM's loop gives a request whatever it misses, up to the whole step budget. Lowering that
+    budget would be no cap: tokens that a normal request leaves unused would go to the shadow.
+    An existing request becomes one by assignment of its class."""
+
+    step_tokens: int | None = None
+    """Its grant while it is admitted: the end follows when the cached prefix is known, because
+    requests before it in the same step may still evict some of that."""
+    step_limit_tokens: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self._capped(len(self._all_token_ids))
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        return self._capped(len(self._all_token_ids) + len(self.spec_token_ids))
+
+    def prefix_found(self, hit_tokens: int) -> None:
+        if self.step_tokens is not None:
+            self.step_limit_tokens = hit_tokens + self.step_tokens
+
+    def uncap(self) -> None:
+        self.step_tokens = self.step_limit_tokens = None
+
+    def _capped(self, tokens: int) -> int:
+        return tokens if self.step_limit_tokens is None else min(tokens, self.step_limit_tokens)
+
+
+class ShadowKVCacheManager(KVCacheManager):
+    """Gives normal traffic the blocks of hidden shadows before vLLM preempts any of it.
+
+    An existing manager becomes one by assignment of its class; references to it stay valid."""
+
+    reclaim: Callable[[Request], bool]
+    """Frees the blocks of one shadow; False if that request has no claim or nothing is left."""
+
+    def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        while True:
+            blocks: KVCacheBlocks | None = super().allocate_slots(request, *args, **kwargs)
+            if blocks is not None or not self.reclaim(request):
+                return blocks
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, int]:
+        found: tuple[KVCacheBlocks, int, int] = super().get_computed_blocks(request)
+        if isinstance(request, CappedRequest):
+            request.prefix_found(found[1])
+        return found
+
+
+@dataclass(slots=True)
+class ShadowRequest:
+    """One unfinished shadow request. It is in vLLM's queues only while `visible`."""
+
+    request: CappedRequest
+    marks: Marks
+    arrival_s: float
+    hit_tokens: int = 0
+    """Of its prefix in the cache, at its last look-up while it had not started."""
+    first_hit_tokens: int | None = None
+    """Of them when it first started: what others had computed."""
+    idle_hit_blocks: int = 0
+    """Hit blocks that no request holds: an admission takes them out of the free ones."""
+    looked_up_s: float = float("-inf")
+    visible: bool = False
+
+    @property
+    def started(self) -> bool:
+        """Holds blocks of the KV pool."""
+        return self.request.status == RequestStatus.RUNNING
+
+    @property
+    def found_tokens(self) -> int:
+        """What it did not compute itself."""
+        return self.hit_tokens if self.first_hit_tokens is None else self.first_hit_tokens
+
+    @property
+    def missing_tokens(self) -> int:
+        done = self.request.num_computed_tokens if self.started else self.hit_tokens
+        return len(self.request.all_token_ids) - done
+
+
+@dataclass(slots=True)
+class ShadowStats:
+    """Counters for tests and the debug log."""
+
+    arrived: int = 0
+    finished: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drops: int = 0
+    pulled: int = 0
+    pulls_timed_out: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    grants: dict[str, int] = field(default_factory=dict)
+
+    def count_end(self, end: ShadowEnd) -> None:
+        self.ended[end.value] = self.ended.get(end.value, 0) + 1
+
+    def count_grant(self, reason: str) -> None:
+        self.grants[reason] = self.grants.get(reason, 0) + 1
