@@ -1,0 +1,130 @@
+"""What is written down about a call when it begins and when it has ended: its record, the session's
+warmth, the metrics. Host: coordinator.pd_flow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.calls import CallContext
+from coordinator.sessions import CallRecord
+from policy.vocabulary import RequestClass, Role
+from policy.warmth import HeldPrefix, after_call, shadow_tokens_used
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from configs.schema import ModelConfig
+    from coordinator.call_body import ClientBody
+    from coordinator.metrics import Metrics, Outcome
+    from coordinator.node_state import Pair
+    from coordinator.sessions import Session
+    from coordinator.sse import Usage
+
+_WEIGHT_OF_NEWEST = 0.2
+"""In the running mean of bytes per token: prompts of one model differ by kind, not by call."""
+
+
+class CallBook:
+    """One per application."""
+
+    def __init__(
+        self, models: Mapping[str, ModelConfig], metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
+        self._models = models
+        self._metrics = metrics
+        self._clock = clock
+        self._bytes_per_token = {name: model.bytes_per_token for name, model in models.items()}
+        self._candidates = sum(model.shadow for model in models.values())
+
+    def begin(
+        self, session: Session, body: ClientBody, model: str, started_s: float
+    ) -> CallContext:
+        """Counts the call in its session, before any engine hears of it."""
+        session.calls_total += 1
+        session.active_calls += 1
+        call = CallContext(
+            kind=body.kind,
+            number=session.calls_total,
+            model=model,
+            previous_model=session.current_model,
+            request_class=RequestClass.NORMAL,
+            stream=body.stream,
+            body_fields=body.fields,
+            started_s=started_s,
+            prompt_tokens_estimate=int(body.prompt_bytes / self._bytes_per_token[model]) + 1,
+        )
+        # Before the flows hear of it: a shadow that is superseded now still counts if it was hit.
+        warmth = session.warmth_of(model)
+        call.own_tokens_before = warmth.own_tokens
+        call.shadow_tokens_before = max(warmth.shadow_tokens, warmth.running_tokens)
+        session.switches += call.is_switch
+        session.current_model = model
+        call.request_class = self._class_of(session)
+        call.record = CallRecord(call=call.number, model=model, is_switch=call.is_switch)
+        session.record(call.record)
+        self._metrics.calls_in_flight += 1
+        return call
+
+    def placed(self, session: Session, call: CallContext, pair: Pair) -> None:
+        """Another P than the sticky one holds nothing of the session, as far as we know."""
+        call.record.p_instance, call.record.d_instance = pair.prefill.name, pair.decode.name
+        call.is_decode_alone = pair.prefill.role is Role.DECODE
+        if session.warmth_of(call.model).prefill_instance != pair.prefill.name:
+            call.own_tokens_before = call.shadow_tokens_before = 0
+
+    def first_byte(self, call: CallContext) -> None:
+        ttft_s = self._clock() - call.started_s
+        call.record.ttft_ms = round(ttft_s * 1000, 3)
+        self._metrics.first_byte(call, ttft_s)
+
+    def usage(self, call: CallContext, usage: Usage, cached_tokens: int | None) -> None:
+        """The engine's counts; P's hit count, where there was a P leg, is the true one."""
+        call.prompt_tokens = usage.prompt_tokens
+        call.cached_tokens = usage.cached_tokens if cached_tokens is None else cached_tokens
+        call.output_tokens = usage.completion_tokens
+
+    def end(self, session: Session, call: CallContext, outcome: Outcome, error: str | None) -> None:
+        record = call.record
+        record.e2el_ms = round((self._clock() - call.started_s) * 1000, 3)
+        record.prompt_tokens = call.prompt_tokens
+        record.cached_tokens = call.cached_tokens
+        record.output_tokens = call.output_tokens
+        record.error = error
+        session.active_calls -= 1
+        if call.prompt_tokens is not None:
+            self._learn(call, call.prompt_tokens)
+            self._warm(session, call, call.prompt_tokens)
+        self._metrics.calls_in_flight -= 1
+        self._metrics.call_ended(call, outcome, record.shadow_tokens)
+
+    def _class_of(self, session: Session) -> RequestClass:
+        """A session nobody named is normal traffic until it switches: any client makes one."""
+        known = session.identified or session.switches > 0
+        is_routed = known and session.shadow_enabled and self._candidates >= 2
+        return RequestClass.ROUTED if is_routed else RequestClass.NORMAL
+
+    def _learn(self, call: CallContext, prompt_tokens: int) -> None:
+        if prompt_tokens < 64:
+            return  # the template's own tokens would dominate
+        old = self._bytes_per_token[call.model]
+        seen = old * call.prompt_tokens_estimate / prompt_tokens
+        self._bytes_per_token[call.model] = old + _WEIGHT_OF_NEWEST * (seen - old)
+
+    def _warm(self, session: Session, call: CallContext, prompt_tokens: int) -> None:
+        record, warmth = call.record, session.warmth_of(call.model)
+        warmth.decode_instance = record.d_instance
+        if call.is_decode_alone:
+            return  # P holds what it held before
+        held = HeldPrefix(
+            own_tokens=call.own_tokens_before, shadow_tokens=call.shadow_tokens_before
+        )
+        used_tokens = shadow_tokens_used(held, call.cached_tokens or 0)
+        # A P leg generates one token whatever D goes on to write.
+        is_one = record.p_instance == record.d_instance
+        output_tokens = (call.output_tokens or 0) if is_one else 1
+        block_size = self._models[call.model].block_size
+        record.shadow_tokens = used_tokens
+        warmth.used_tokens += used_tokens
+        warmth.prefill_instance = record.p_instance
+        warmth.own_tokens = after_call(prompt_tokens, output_tokens, block_size).own_tokens
+        warmth.shadow_tokens = 0

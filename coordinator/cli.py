@@ -1,0 +1,146 @@
+"""The commands around a cluster: up, down, status, config check, engine-args, coordinator.
+
+Only translates between a terminal and coordinator.local_cluster; imports neither vLLM nor
+torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from configs.load import ConfigError, effective_yaml, load_config
+from coordinator import run_state
+from coordinator.progress import output_console, say, state_table
+from coordinator.supervise import DOWN_TIMEOUT_S, end_cluster, run_detached, run_in_foreground
+from engine.launch import LaunchError, engine_command
+
+if TYPE_CHECKING:
+    from configs.schema import ClusterConfig
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+config_app = typer.Typer(no_args_is_help=True, help="Look at configuration files.")
+app.add_typer(config_app, name="config")
+
+RunDir = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"Logs and state of the cluster; ${run_state.RUN_DIR_VARIABLE} or "
+        f"{run_state.DEFAULT_RUN_DIR} if not given."
+    ),
+]
+ConfigFile = Annotated[Path, typer.Option("--config", help="Cluster configuration (YAML).")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Keep the next model of an agent session warm."""
+    if show_version:
+        typer.echo(f"shadowprefill {_own_version()}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def up(
+    config: Annotated[Path, typer.Argument(help="Cluster configuration (YAML).")],
+    run_dir: RunDir = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when it is ready and leave it running.")
+    ] = False,
+    start_timeout: Annotated[
+        float, typer.Option(help="Seconds until everything has to answer.")
+    ] = 300.0,
+) -> None:
+    """Start all instances of a configuration and the coordinator; Ctrl-C stops them."""
+    _checked(config)
+    start = run_detached if detach else run_in_foreground
+    raise typer.Exit(start(config, run_dir or run_state.default_run_dir(), start_timeout))
+
+
+@app.command()
+def down(run_dir: RunDir = None) -> None:
+    """Stop the cluster that runs in the run directory, and wait until nothing of it is left."""
+    where = run_dir or run_state.default_run_dir()
+    if not run_state.is_owned(where):
+        typer.echo(f"nothing is running in {where}")
+        raise typer.Exit
+    if not end_cluster(where):
+        typer.echo(f"{where} is still in use after {DOWN_TIMEOUT_S:.0f} s", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"stopped; logs are in {where / 'logs'}")
+
+
+@app.command()
+def status(run_dir: RunDir = None) -> None:
+    """Show the instances of the cluster; exit code 0 if all of them are ready."""
+    where = run_dir or run_state.default_run_dir()
+    state = run_state.read_state(where)
+    if state is None:
+        typer.echo(f"no cluster was started in {where}")
+        raise typer.Exit(1)
+    running = run_state.is_owned(where) and state.supervised()
+    word = (
+        state.status if running or state.status in ("stopped", "failed") else "ended unexpectedly"
+    )
+    console = output_console()
+    say(console, f"{state.config}: {word}, pid {state.supervisor_pid}")
+    if state.error:
+        say(console, state.error)
+    console.print(state_table(state))
+    ready = all(instance.status == "ready" for instance in state.instances.values())
+    raise typer.Exit(0 if running and ready else 1)
+
+
+@config_app.command("check")
+def check(file: Annotated[Path, typer.Argument(help="Cluster configuration (YAML).")]) -> None:
+    """Print the effective configuration, or every error at once."""
+    typer.echo(effective_yaml(_checked(file)), nl=False)
+
+
+@app.command("engine-args")
+def engine_args(
+    config: ConfigFile,
+    instance: Annotated[str, typer.Option(help="Name of the instance in the configuration.")],
+) -> None:
+    """Print the command line of one engine, to start it by hand and attach it by URL."""
+    try:
+        command = engine_command(_checked(config), instance)
+    except LaunchError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    typer.echo(command.shell_text())
+
+
+@app.command()
+def coordinator(config: ConfigFile) -> None:
+    """Run the coordinator alone, in front of engines that run already."""
+    _checked(config)
+    argv = [sys.executable, "-m", "coordinator", "--config", str(config)]
+    os.execve(sys.executable, argv, os.environ)
+
+
+def _checked(file: Path) -> ClusterConfig:
+    """Or the command ends with every error of the file."""
+    try:
+        return load_config(file)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+def _own_version() -> str:
+    try:
+        return version("shadowprefill")
+    except PackageNotFoundError:
+        return "(not installed)"

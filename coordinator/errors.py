@@ -1,0 +1,212 @@
+"""What can go wrong with a call, its HTTP face, and the next move of whoever catches it.
+
+* CallError                 has a status and an OpenAI error body
+  + ClientError             4xx: the client must change the request; no engine is asked
+    - BodyInvalid           not JSON, or a field of the wrong type or value
+    - PromptTooLong         cannot fit the model's context
+    - BodyTooLarge          413
+    - ContentTypeUnsupported 415
+    - MethodNotAllowed      405
+    - ModelUnknown          404
+    - SessionUnknown        404
+  + EngineRejected          an engine's own 4xx: pass its body on, do not try another instance
+  + NodeUnavailable         this instance cannot serve the call now: place it on another one
+    - ConnectFailed         nothing was sent; mark the instance unhealthy
+    - ConnectionLost        it went away before it answered
+    - ConnectionStale       an idle connection ended under our request: ask the same one again
+    - AnswerTimeout         it did not begin to answer in time; suspect it
+    - EngineFailed          it answered 5xx, or something we cannot read
+  + NoInstance              every instance of the model is down: the client retries later
+  + StreamBroken            bytes are out already: tell the client inside the stream, never retry"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CallError(Exception):
+    """Root of the tree."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+    param: str | None = None
+
+    @property
+    def retry_after_s(self) -> int | None:
+        """Seconds for a Retry-After header, if waiting can help."""
+        return None
+
+    def body(self) -> bytes:
+        """The OpenAI error object."""
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": str(self),
+                    "type": self.type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+
+class ClientError(CallError):
+    """The request itself is wrong."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class BodyInvalid(ClientError):
+    """A body, field or value that no engine should see."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLong(ClientError):
+    """More prompt than the model's context can hold, whatever its tokenizer does."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, model: str, measured: str, limit_tokens: int, param: str) -> None:
+        super().__init__(
+            f"the prompt ({measured}) exceeds the context of model {model!r}, "
+            f"which is {limit_tokens} tokens"
+        )
+        self.param = param
+
+
+class BodyTooLarge(ClientError):
+    """A request body over the configured limit."""
+
+    status = 413
+    code = "request_too_large"
+
+    def __init__(self, limit_bytes: int, announced_bytes: int | None = None) -> None:
+        measured = "larger" if announced_bytes is None else f"{announced_bytes} bytes"
+        super().__init__(f"the request body is {measured}; the limit is {limit_bytes} bytes")
+
+
+class ContentTypeUnsupported(ClientError):
+    """Anything but JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+    def __init__(self, content_type: str) -> None:
+        super().__init__(f"content-type must be application/json, got {content_type!r}")
+
+
+class MethodNotAllowed(ClientError):
+    """Anything but POST."""
+
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"the method must be POST, got {method}")
+
+
+class ModelUnknown(ClientError):
+    """A model name that is neither a key of the configuration nor `auto`."""
+
+    status = 404
+    code = "model_not_found"
+    param = "model"
+
+    def __init__(self, model: str, known: list[str]) -> None:
+        super().__init__(f"the model {model!r} does not exist; known models are {known}")
+
+
+class SessionUnknown(ClientError):
+    """No such session of this tenant."""
+
+    status = 404
+    code = "session_not_found"
+    param = "session_id"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"the session {session_id!r} does not exist; it may have expired")
+
+
+class EngineRejected(CallError):
+    """The engine says that the request is wrong: its words are passed on."""
+
+    def __init__(self, instance: str, status: int, answer: bytes) -> None:
+        super().__init__(f"instance {instance} rejected the request with status {status}")
+        self.status = status
+        self.type = "invalid_request_error"
+        self._answer = answer
+
+    def body(self) -> bytes:
+        """The engine's own body if it is an OpenAI error object, else ours."""
+        return self._answer if self._answer.lstrip()[:1] == b"{" else super().body()
+
+
+class NodeUnavailable(CallError):
+    """One instance cannot serve this call now."""
+
+    status = 502
+    code = "engine_unavailable"
+
+    def __init__(self, instance: str, reason: str) -> None:
+        super().__init__(f"instance {instance} {reason}")
+        self.instance = instance
+
+
+class ConnectFailed(NodeUnavailable):
+    """No connection: nothing was sent."""
+
+
+class ConnectionLost(NodeUnavailable):
+    """The connection ended before an answer."""
+
+
+class ConnectionStale(NodeUnavailable):
+    """An idle connection that ended when it was used again. Whether the request was seen is
+    unknown, so a hand-off that it carried counts as consumed."""
+
+
+class AnswerTimeout(NodeUnavailable):
+    """No answer within the limit."""
+
+    status = 504
+    code = "engine_timeout"
+
+    def __init__(self, instance: str, limit_s: float) -> None:
+        super().__init__(instance, f"did not begin to answer within {limit_s:g} s")
+
+
+class EngineFailed(NodeUnavailable):
+    """An answer that is no answer."""
+
+    code = "engine_error"
+
+
+class NoInstance(CallError):
+    """Nobody is left to ask."""
+
+    status = 503
+    code = "no_instance"
+
+    def __init__(self, model: str, role: str, retry_after_s: int) -> None:
+        super().__init__(f"no healthy {role} instance of model {model!r}")
+        self._retry_after_s = retry_after_s
+
+    @property
+    def retry_after_s(self) -> int | None:
+        return self._retry_after_s
+
+
+class StreamBroken(CallError):
+    """The engine went silent or away after the first bytes were relayed."""
+
+    status = 502
+    code = "stream_broken"
+
+    def __init__(self, instance: str, reason: str) -> None:
+        super().__init__(f"instance {instance} {reason}; the answer is incomplete")
+        self.instance = instance

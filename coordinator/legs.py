@@ -1,0 +1,201 @@
+"""The P leg and the D leg of a call, each mended while nobody has seen a byte of it.
+
+A P that fails: another P of the model, else D computes the prompt. A D that fails: another D, which
+computes it too, because a hand-off is consumed once. An instance whose idle connection went stale
+is asked once more itself. Host: coordinator.pd_flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from coordinator.call_body import engine_body, prefill_body
+from coordinator.errors import (
+    AnswerTimeout,
+    ConnectFailed,
+    ConnectionStale,
+    NodeUnavailable,
+    NoInstance,
+)
+from coordinator.metrics import Leg
+from coordinator.node_state import Pair
+from engine.marks import Marks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from configs.schema import ModelConfig
+    from coordinator.call_body import ClientBody
+    from coordinator.call_book import CallBook
+    from coordinator.calls import CallContext
+    from coordinator.metrics import Metrics
+    from coordinator.node_client import EngineAnswer, Handoff, NodeClient
+    from coordinator.node_state import Cluster, Instance
+    from coordinator.sessions import Session
+
+MOST_FAILURES: Final = 2
+"""Legs of one call that may fail after they were sent: a call that brings engines down must not be
+carried through all of them. A refused connection costs nothing and does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A call that runs."""
+
+    session: Session
+    call: CallContext
+    body: ClientBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legs:
+    models: Mapping[str, ModelConfig]
+    cluster: Cluster
+    client: NodeClient
+    book: CallBook
+    metrics: Metrics
+    secret: str
+    clock: Callable[[], float]
+
+    async def prefill(self, job: Job) -> tuple[Pair, Handoff | None]:
+        """Places the call and runs its P leg. No hand-off: the pair's D computes the prompt.
+        Raises NoInstance, EngineRejected."""
+        pair = self._place(job)
+        alone = Pair(pair.decode, pair.decode)
+        if job.body.needs_one_engine:
+            pair = alone
+        tried: list[str] = []
+        failures = 0
+        while not pair.colocated:
+            try:
+                handoff = await self._prefill_twice(pair.prefill, job)
+            except NodeUnavailable as error:
+                failures += self._failed(pair.prefill, Leg.PREFILL, error)
+            else:
+                self.book.placed(job.session, job.call, pair)
+                return pair, handoff
+            tried.append(pair.prefill.name)
+            again = self._place_again(job, tried) if failures < MOST_FAILURES else None
+            pair = alone if again is None or again.colocated else Pair(again.prefill, pair.decode)
+            self.metrics.leg_retried(Leg.PREFILL)
+        self.book.placed(job.session, job.call, pair)
+        return pair, None
+
+    async def decode(self, job: Job, pair: Pair, handoff: Handoff | None) -> EngineAnswer:
+        """The D leg: an answer that has begun. Raises NodeUnavailable, EngineRejected. The caller
+        gives it to `release`."""
+        decode = pair.decode
+        tried: list[str] = []
+        failures = 0
+        while True:
+            try:
+                return await self._decode_twice(decode, job, handoff)
+            except NodeUnavailable as error:
+                failures += self._failed(decode, Leg.DECODE, error)
+                tried.append(decode.name)
+                again = self._place_again(job, tried)
+                if again is None or failures >= MOST_FAILURES:
+                    raise
+            handoff, decode = None, again.decode
+            self.book.placed(job.session, job.call, Pair(decode, decode))
+            self.metrics.leg_retried(Leg.DECODE)
+
+    def release(self, answer: EngineAnswer) -> None:
+        """Over, or cancelled if it is not at its end."""
+        answer.instance.inflight_calls -= 1
+        answer.release()
+
+    async def _prefill_twice(self, prefill: Instance, job: Job) -> Handoff:
+        try:
+            return await self._prefill_on(prefill, job)
+        except ConnectionStale as error:
+            self.metrics.leg_failed(prefill.name, Leg.PREFILL, error)
+            return await self._prefill_on(prefill, job, fresh=True)
+
+    async def _decode_twice(
+        self, decode: Instance, job: Job, handoff: Handoff | None
+    ) -> EngineAnswer:
+        try:
+            return await self._decode_on(decode, job, handoff)
+        except ConnectionStale as error:
+            self.metrics.leg_failed(decode.name, Leg.DECODE, error)
+            return await self._decode_on(decode, job, None, fresh=True)
+
+    async def _prefill_on(self, prefill: Instance, job: Job, fresh: bool = False) -> Handoff:
+        call = job.call
+        body = prefill_body(job.body, call.model, job.session.cache_salt, self._xargs(job))
+        uncached_tokens = _uncached(call)
+        prefill.inflight_tokens += uncached_tokens
+        prefill.inflight_calls += 1
+        try:
+            handoff = await self.client.prefill(prefill, call.kind.path, body, fresh)
+        finally:
+            prefill.inflight_tokens -= uncached_tokens
+            prefill.inflight_calls -= 1
+        self.cluster.served(prefill)
+        return handoff
+
+    async def _decode_on(
+        self, decode: Instance, job: Job, handoff: Handoff | None, fresh: bool = False
+    ) -> EngineAnswer:
+        call = job.call
+        kv = None if handoff is None else handoff.remote_kv.take()
+        body = engine_body(job.body, call.model, job.session.cache_salt, self._xargs(job), kv)
+        ask = self.client.begin if call.stream else self.client.whole
+        uncached_tokens = 0 if handoff is not None else _uncached(call)
+        decode.inflight_tokens += uncached_tokens
+        decode.inflight_calls += 1
+        try:
+            answer = await ask(decode, call.kind.path, body, fresh)
+        except BaseException:
+            decode.inflight_calls -= 1
+            raise
+        finally:
+            decode.inflight_tokens -= uncached_tokens
+        self.cluster.served(decode)
+        return answer
+
+    def _place(self, job: Job) -> Pair:
+        call = job.call
+        pair = self.cluster.placement.place(job.session, call.model, call.prompt_tokens_estimate)
+        self.metrics.placed(call.model, Leg.PREFILL, pair.prefill_reason)
+        self.metrics.placed(call.model, Leg.DECODE, pair.decode_reason)
+        self.book.placed(job.session, call, pair)
+        return pair
+
+    def _place_again(self, job: Job, tried: list[str]) -> Pair | None:
+        call = job.call
+        try:
+            return self.cluster.placement.place(
+                job.session, call.model, call.prompt_tokens_estimate, tried
+            )
+        except NoInstance:
+            return None
+
+    def _failed(self, instance: Instance, leg: Leg, error: NodeUnavailable) -> bool:
+        """Remembers it; says whether it counts as one of the call's failures."""
+        self.metrics.leg_failed(instance.name, leg, error)
+        if isinstance(error, ConnectFailed):
+            self.cluster.refused(instance, str(error))
+            return False
+        if isinstance(error, AnswerTimeout):
+            self.cluster.timed_out(instance, str(error))
+        else:
+            self.cluster.failed(instance, str(error))
+        return True
+
+    def _xargs(self, job: Job) -> dict[str, str | float]:
+        call, slo = job.call, self.models[job.call.model].slo
+        spent_s = self.clock() - call.started_s
+        marks = Marks(
+            request_class=call.request_class,
+            session_id=job.session.mark_id,
+            ttft_budget_s=max(0.0, slo.ttft_s - spent_s),
+            tpot_s=slo.tpot_s,
+        )
+        return marks.to_xargs(self.secret)
+
+
+def _uncached(call: CallContext) -> int:
+    warm_tokens = max(call.own_tokens_before, call.shadow_tokens_before)
+    return max(0, call.prompt_tokens_estimate - warm_tokens)

@@ -1,0 +1,200 @@
+"""The legs of a call as HTTP requests: limits, typed failures, and what an answer means.
+
+What comes back has begun to answer: its first bytes are here. Until then another instance may be
+asked; after that nobody may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from coordinator.connection import Disconnected
+from coordinator.errors import (
+    AnswerTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectionStale,
+    EngineFailed,
+    EngineRejected,
+    StreamBroken,
+)
+from coordinator.sse import Usage  # noqa: TC001  msgspec resolves it when it decodes
+from coordinator.wire import CannotConnect, WentStale
+from kv_transport.errors import KvParamsInvalid
+from kv_transport.kv_params import RemoteKv, remote_kv_of
+
+if TYPE_CHECKING:
+    from coordinator.connection import Connection
+    from coordinator.node_state import Instance
+    from coordinator.wire import Wire
+
+_CLIENTS_FAULT: Final = frozenset({400, 404, 405, 409, 413, 415, 422, 429})
+"""What the engine says about the request; other 4xx (401: our secret) are about us."""
+
+_SHOWN_BYTES: Final = 300
+
+
+class _PrefillReply(msgspec.Struct):
+    kv_transfer_params: Any = None
+    usage: Usage | None = None
+
+
+_decode_prefill = msgspec.json.Decoder(_PrefillReply).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """P is done: its KV waits for one D."""
+
+    remote_kv: RemoteKv
+    cached_tokens: int
+    """What P found in its own cache: the truth of the call's usage."""
+
+
+class EngineAnswer:
+    """An answer that has begun. The owner calls `release`, whatever happens."""
+
+    __slots__ = ("_connection", "_idle_s", "first", "instance", "is_done")
+
+    def __init__(
+        self, instance: Instance, connection: Connection, first: bytes, idle_s: float
+    ) -> None:
+        self.instance = instance
+        self.first = first
+        self.is_done = False
+        """Its last event was read; only HTTP's own end may be missing."""
+        self._connection = connection
+        self._idle_s = idle_s
+
+    @property
+    def content_type(self) -> bytes:
+        return self._connection.content_type or b"application/json"
+
+    async def read(self) -> bytes:
+        """More bytes; empty at the end. Raises StreamBroken."""
+        try:
+            return await self._connection.read(self._idle_s)
+        except TimeoutError:
+            reason = f"sent nothing for {self._idle_s:g} s"
+            raise StreamBroken(self.instance.name, reason) from None
+        except Disconnected as error:
+            raise StreamBroken(self.instance.name, str(error)) from None
+
+    def release(self) -> None:
+        """Cancels the request in the engine, unless its answer is at its end."""
+        if self.is_done:
+            self._connection.release_at_end()
+        else:
+            self._connection.release()
+
+
+class NodeClient:
+    """Speaks to instances; knows no model, session or policy."""
+
+    def __init__(self, wire: Wire, *, first_byte_timeout_s: float, idle_timeout_s: float) -> None:
+        self._wire = wire
+        self._first_byte_timeout_s = first_byte_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+
+    async def prefill(
+        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+    ) -> Handoff:
+        """The P leg. Raises NodeUnavailable, EngineRejected. `fresh`: on a new connection."""
+        answer = await self.whole(instance, path, body, fresh)
+        answer.release()
+        try:
+            reply = _decode_prefill(answer.first)
+            remote_kv = remote_kv_of(reply.kv_transfer_params)
+        except (msgspec.DecodeError, KvParamsInvalid) as error:
+            raise EngineFailed(instance.name, f"gave no hand-off: {error}") from error
+        cached_tokens = 0 if reply.usage is None else reply.usage.cached_tokens
+        return Handoff(remote_kv, cached_tokens)
+
+    async def begin(
+        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+    ) -> EngineAnswer:
+        """A leg whose answer is a stream: its first bytes. Raises NodeUnavailable,
+        EngineRejected."""
+        connection = await self._send(instance, path, body, fresh)
+        try:
+            first = await self._first(instance, connection)
+        except BaseException:
+            connection.release()
+            raise
+        return EngineAnswer(instance, connection, first, self._idle_timeout_s)
+
+    async def whole(
+        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+    ) -> EngineAnswer:
+        """A leg whose answer is one JSON body: all of it, as `first`. Nobody has seen a byte of it
+        before the last one, so an answer that breaks off may be asked for again elsewhere."""
+        connection = await self._send(instance, path, body, fresh)
+        try:
+            answer = await self._rest(instance, connection)
+        except BaseException:
+            connection.release()
+            raise
+        return EngineAnswer(instance, connection, answer, self._idle_timeout_s)
+
+    async def healthy(self, instance: Instance, timeout_s: float) -> str:
+        """Empty if /health answers 200, else why not."""
+        try:
+            connection = await self._wire.send(
+                "GET", instance.url, "/health", b"", timeout_s, fresh=True
+            )
+            try:
+                await connection.read_all(timeout_s)
+            finally:
+                connection.release()
+        except TimeoutError:
+            return f"/health did not answer within {timeout_s:g} s"
+        except (CannotConnect, Disconnected) as error:
+            return str(error)
+        return "" if connection.status == 200 else f"/health answered {connection.status}"
+
+    async def _send(self, instance: Instance, path: str, body: bytes, fresh: bool) -> Connection:
+        """Sent, and accepted with status 200."""
+        limit_s = self._first_byte_timeout_s
+        try:
+            connection = await self._wire.send(
+                "POST", instance.url, path, body, limit_s, fresh=fresh
+            )
+        except CannotConnect as error:
+            raise ConnectFailed(instance.name, str(error)) from None
+        except WentStale as error:
+            raise ConnectionStale(instance.name, str(error)) from None
+        except Disconnected as error:
+            raise ConnectionLost(instance.name, str(error)) from None
+        except TimeoutError:
+            raise AnswerTimeout(instance.name, limit_s) from None
+        if connection.status != 200:
+            try:
+                answer = await self._rest(instance, connection)
+            finally:
+                connection.release()
+            if connection.status in _CLIENTS_FAULT:
+                raise EngineRejected(instance.name, connection.status, answer)
+            shown = answer[:_SHOWN_BYTES].decode("utf-8", "replace")
+            raise EngineFailed(instance.name, f"answered {connection.status}: {shown}")
+        return connection
+
+    async def _first(self, instance: Instance, connection: Connection) -> bytes:
+        try:
+            first = await connection.read(self._first_byte_timeout_s)
+        except TimeoutError:
+            raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
+        except Disconnected as error:
+            raise ConnectionLost(instance.name, str(error)) from None
+        if not first:
+            raise EngineFailed(instance.name, "gave an empty answer")
+        return first
+
+    async def _rest(self, instance: Instance, connection: Connection) -> bytes:
+        try:
+            return await connection.read_all(self._first_byte_timeout_s)
+        except TimeoutError:
+            raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
+        except Disconnected as error:
+            raise ConnectionLost(instance.name, str(error)) from None

@@ -1,0 +1,244 @@
+"""What the coordinator knows of the instances, and which of them a call goes to.
+
+Sticky: a session keeps returning to the P and D of a model that hold its prefix, unless another one
+is estimated to finish the prefill first. Hosts policy.placement; the flows supply the numbers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from coordinator.errors import NoInstance
+from policy.placement import (
+    DecodeCandidate,
+    Placed,
+    PlacementReason,
+    PrefillCandidate,
+    place_decode,
+    place_prefill,
+)
+from policy.vocabulary import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from configs.schema import ClusterConfig
+    from coordinator.sessions import Session
+
+ROOM_UNKNOWN: Final = sys.maxsize
+"""No free-KV figure of a decode instance reaches us yet: it counts as roomy, and queues if not."""
+
+_S_PER_TOKEN_GUESS: Final = 0.0005
+"""Of models whose configuration has none. Instances of one model are compared, so only the ratio
+to the move margin depends on it."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Instance:
+    """One engine, as seen from here."""
+
+    name: str
+    url: str
+    role: Role
+    model: str
+    healthy: bool = False
+    """Answered its last health probe, and refused no connection since."""
+    suspect_until_s: float = 0.0
+    """It let a call time out: others are preferred until then."""
+    inflight_tokens: int = 0
+    """Uncached prompt tokens (estimate) of the legs that are being prefilled there."""
+    inflight_calls: int = 0
+    failures: int = 0
+    """Legs that failed there in a row."""
+    last_error: str = field(default="not probed yet", repr=False)
+
+
+class Pair(NamedTuple):
+    """Where one call runs. Colocated (or P is skipped): both are the same object."""
+
+    prefill: Instance
+    decode: Instance
+    prefill_reason: PlacementReason = PlacementReason.FIRST
+    decode_reason: PlacementReason = PlacementReason.FIRST
+
+    @property
+    def colocated(self) -> bool:
+        return self.prefill is self.decode
+
+
+class Placement:
+    """Asks the policy, with the numbers of this moment."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+
+    def place(
+        self,
+        session: Session,
+        model: str,
+        prompt_tokens: int,
+        exclude: Collection[str] = (),
+    ) -> Pair:
+        """The pair for a call of the session, without the instances that failed it already.
+        Raises NoInstance. A PD model whose P instances are all down is served by D alone."""
+        if self._cluster.is_disaggregated(model):
+            decode, decode_reason = self._decode(session, model, prompt_tokens, exclude)
+            placed = self._prefill(session, model, prompt_tokens, exclude, Role.PREFILL)
+            if placed.reason is PlacementReason.NONE_HEALTHY:
+                return Pair(decode, decode, placed.reason, decode_reason)
+            prefill = self._cluster.instances[placed.instance]
+            return Pair(prefill, decode, placed.reason, decode_reason)
+        placed = self._prefill(session, model, prompt_tokens, exclude, Role.COLOCATED)
+        if placed.reason is PlacementReason.NONE_HEALTHY:
+            raise self._cluster.nobody(model, Role.COLOCATED)
+        instance = self._cluster.instances[placed.instance]
+        return Pair(instance, instance, placed.reason, placed.reason)
+
+    def _prefill(
+        self,
+        session: Session,
+        model: str,
+        prompt_tokens: int,
+        exclude: Collection[str],
+        role: Role,
+    ) -> Placed:
+        warmth = session.warmth_of(model)
+        s_per_token = self._cluster.s_per_token(model)
+        instances = self._usable(model, role, exclude)
+        candidates = [
+            PrefillCandidate(
+                name=instance.name,
+                healthy=instance.healthy,
+                # The last term breaks ties between idle instances differently per session.
+                queue_s=instance.inflight_tokens * s_per_token + _spread(session, instance) * 1e-9,
+                uncached_tokens=max(
+                    0,
+                    prompt_tokens
+                    - (warmth.warm_tokens if instance.name == warmth.prefill_instance else 0),
+                ),
+                s_per_token=s_per_token,
+            )
+            for instance in instances
+        ]
+        return place_prefill(candidates, warmth.prefill_instance)
+
+    def _decode(
+        self, session: Session, model: str, prompt_tokens: int, exclude: Collection[str]
+    ) -> tuple[Instance, PlacementReason]:
+        warmth = session.warmth_of(model)
+        candidates = [
+            DecodeCandidate(
+                name=instance.name,
+                healthy=instance.healthy,
+                in_flight_requests=instance.inflight_calls * 1024 + _spread(session, instance),
+                free_tokens=ROOM_UNKNOWN,
+            )
+            for instance in self._usable(model, Role.DECODE, exclude)
+        ]
+        placed = place_decode(candidates, warmth.decode_instance, prompt_tokens)
+        if placed.reason is PlacementReason.NONE_HEALTHY:
+            raise self._cluster.nobody(model, Role.DECODE)
+        return self._cluster.instances[placed.instance], placed.reason
+
+    def _usable(self, model: str, role: Role, exclude: Collection[str]) -> list[Instance]:
+        """Without the suspects, unless only suspects are left."""
+        left = [
+            instance
+            for instance in self._cluster.of_model(model, role)
+            if instance.name not in exclude
+        ]
+        now_s = self._clock()
+        calm = [one for one in left if one.healthy and one.suspect_until_s <= now_s]
+        return calm or left
+
+
+class Cluster:
+    """All instances, by name and by model."""
+
+    def __init__(self, config: ClusterConfig, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._models = config.models
+        self._retry_after_s = max(1, round(config.coordinator.probe_interval_s))
+        self._suspect_s = config.coordinator.first_byte_timeout_s
+        self.instances = {
+            name: Instance(name=name, url=instance.url, role=instance.role, model=instance.model)
+            for name, instance in config.instances.items()
+        }
+        self.placement = Placement(self, clock)
+        self._by_role: dict[tuple[str, Role], list[Instance]] = {}
+        for instance in self.instances.values():
+            self._by_role.setdefault((instance.model, instance.role), []).append(instance)
+
+    def of_model(self, model: str, role: Role | None = None) -> list[Instance]:
+        if role is not None:
+            return self._by_role.get((model, role), [])
+        return [one for one in self.instances.values() if one.model == model]
+
+    def is_disaggregated(self, model: str) -> bool:
+        return (model, Role.DECODE) in self._by_role
+
+    def sticky_pair(self, session: Session, model: str) -> Pair:
+        """The instances that the session keeps returning to on `model`, however busy they are now.
+        A first answer binds: the call has to find the shadow that was computed there. Raises
+        NoInstance; P may be a D while no P is healthy."""
+        warmth = session.warmth_of(model)
+        prefill = self._healthy(warmth.prefill_instance)
+        decode = self._healthy(warmth.decode_instance)
+        sticky = PlacementReason.STICKY
+        if prefill is not None and decode is not None:
+            return Pair(prefill, decode, sticky, sticky)
+        placed = self.placement.place(session, model, 0)
+        pair = placed._replace(prefill=prefill or placed.prefill, decode=decode or placed.decode)
+        warmth.decode_instance = pair.decode.name
+        if pair.prefill.role is not Role.DECODE and warmth.prefill_instance != pair.prefill.name:
+            # What the lost one held, the new one does not.
+            warmth.prefill_instance = pair.prefill.name
+            warmth.own_tokens = warmth.shadow_tokens = 0
+        return pair
+
+    def _healthy(self, name: str | None) -> Instance | None:
+        instance = self.instances.get(name or "")
+        return instance if instance is not None and instance.healthy else None
+
+    def served(self, instance: Instance) -> None:
+        instance.failures = 0
+        instance.suspect_until_s = 0.0
+
+    def refused(self, instance: Instance, error: str) -> None:
+        """No connection: down until a probe says otherwise."""
+        instance.healthy = False
+        self.failed(instance, error)
+
+    def timed_out(self, instance: Instance, error: str) -> None:
+        """Its front end may be fine while its engine hangs, which a health probe cannot see."""
+        instance.suspect_until_s = self._clock() + self._suspect_s
+        self.failed(instance, error)
+
+    def failed(self, instance: Instance, error: str) -> None:
+        instance.failures += 1
+        instance.last_error = error
+
+    def nobody(self, model: str, role: Role) -> NoInstance:
+        return NoInstance(model, role.value, self._retry_after_s)
+
+    def s_per_token(self, model: str) -> float:
+        step_time = self._models[model].step_time
+        return _S_PER_TOKEN_GUESS if step_time is None else step_time.s_per_token
+
+    def missing_role(self, model: str) -> Role | None:
+        """A role of the model that no healthy instance plays now."""
+        roles: Iterable[Role] = (
+            (Role.PREFILL, Role.DECODE) if self.is_disaggregated(model) else (Role.COLOCATED,)
+        )
+        for role in roles:
+            if not any(instance.healthy for instance in self.of_model(model, role)):
+                return role
+        return None
+
+
+def _spread(session: Session, instance: Instance) -> int:
+    """Below 1024, the same in every process."""
+    return crc32(instance.name.encode(), crc32(session.id.encode())) & 1023

@@ -1,0 +1,117 @@
+"""Flow 1, a call: READ FIRST.
+
+    session -> model -> P and D -> P leg (one token, KV kept) -> D leg (pulls it) -> bytes out
+
+`serve` is the whole story. What may go wrong before a byte is out is mended in `coordinator.legs`;
+after that the client is told inside the stream. Cancelling `serve` (the client went away) closes
+the leg that runs, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.call_body import check_prompt_length
+from coordinator.calls import CallKind
+from coordinator.errors import EngineRejected
+from coordinator.legs import Job
+from coordinator.metrics import Outcome
+from coordinator.routers import SessionView
+from coordinator.session_identity import history_digests, named_session, tenant_of
+from coordinator.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from configs.schema import ModelConfig
+    from coordinator.call_body import ClientBody
+    from coordinator.call_book import CallBook
+    from coordinator.calls import ShadowHooks
+    from coordinator.delivery import Delivery, Reply
+    from coordinator.legs import Legs
+    from coordinator.routers import Routing
+    from coordinator.session_store import SessionStore
+
+SHADOW_HEADER = b"x-shadowprefill-shadow"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the door hands in: a checked body, not yet placed."""
+
+    body: ClientBody
+    headers: Mapping[bytes, bytes]
+    arrived_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PdFlow:
+    models: Mapping[str, ModelConfig]
+    sessions: SessionStore
+    routing: Routing
+    legs: Legs
+    delivery: Delivery
+    shadow: ShadowHooks
+    book: CallBook
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """One call, from its checked body to its last byte. Raises CallError."""
+        named = self.routing.named(request.body.model, request.headers)
+        session = await self._session_of(request)
+        model = named or await self._routed_model(session, request)
+        check_prompt_length(request.body, model, self.models[model].max_model_len)
+
+        call = self.book.begin(session, request.body, model, request.arrived_s)
+        job = Job(session, call, request.body)
+        self.shadow.call_started(session, call)
+        try:
+            pair, handoff = await self.legs.prefill(job)
+            answer = await self.legs.decode(job, pair, handoff)
+            try:
+                await self.delivery.deliver(job, answer, handoff, reply)
+            finally:
+                self.legs.release(answer)
+        except BaseException as error:
+            self._ended(job, error)
+            raise
+        self._ended(job, None)
+        await self.sessions.save(session)
+
+    async def _session_of(self, request: Request) -> Session:
+        body, tenant = request.body, tenant_of(request.headers)
+        name = named_session(request.headers, body)
+        if name is not None:
+            session = await self.sessions.get_or_create(tenant, name, body.kind)
+        elif body.kind is CallKind.CHAT:
+            session = await self.sessions.extend(tenant, body.kind, history_digests(body.prompt))
+        else:
+            # Plain text has no messages to find a session by: it is a session of one call.
+            session = Session(id="", tenant=tenant, kind=body.kind, identified=False)
+        wish = request.headers.get(SHADOW_HEADER)
+        if wish is not None:
+            session.shadow_enabled = wish.strip().lower() != b"off"
+        return session
+
+    async def _routed_model(self, session: Session, request: Request) -> str:
+        view = SessionView(
+            session_id=session.id,
+            call=session.calls_total + 1,
+            current_model=session.current_model,
+            prompt_json=bytes(request.body.prompt),
+        )
+        return await self.routing.choose(view)
+
+    def _ended(self, job: Job, error: BaseException | None) -> None:
+        outcome = _outcome(error)
+        reason = "the client disconnected" if outcome is Outcome.CANCELLED else str(error)
+        self.book.end(job.session, job.call, outcome, None if error is None else reason)
+        self.shadow.call_ended(job.session, job.call, outcome is Outcome.OK)
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return Outcome.OK
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome.CANCELLED
+    return Outcome.REJECTED if isinstance(error, EngineRejected) else Outcome.FAILED

@@ -1,0 +1,133 @@
+"""What the coordinator remembers of an agent session: its calls, and how warm each model is.
+
+Data only (serialisable, for a shared store): running tasks and buffers belong to the flows, keyed
+by `Session.key`. Writers: coordinator.pd_flow (records, own tokens), coordinator.shadow_flow
+(shadow tokens)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import sha256
+
+import msgspec
+
+from coordinator.calls import CallKind  # noqa: TC001  msgspec resolves it when it decodes
+
+KEPT_CALLS = 1000
+"""Call records that a session keeps; older ones are only counted."""
+
+
+class ShadowState(StrEnum):
+    """What the shadow job of one (session, model) is doing."""
+
+    IDLE = "idle"
+    RENDERING = "rendering"
+    RUNNING = "running"
+    PUSHING = "pushing"
+
+
+class CallRecord(msgspec.Struct, kw_only=True):
+    """One row of `GET /v1/sessions/{id}`."""
+
+    call: int
+    model: str
+    is_switch: bool
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    shadow_tokens: int = 0
+    output_tokens: int | None = None
+    ttft_ms: float | None = None
+    e2el_ms: float | None = None
+    p_instance: str | None = None
+    d_instance: str | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+class Warmth(msgspec.Struct, kw_only=True, eq=False):
+    """How much of a session's next prompt one model's sticky instances hold, as far as we know.
+
+    pd_flow writes the call part, shadow_flow the shadow part, except that pd_flow resets
+    `shadow_tokens` to 0 when a call of the model has ended: its own prefix covers it then."""
+
+    prefill_instance: str | None = None
+    decode_instance: str | None = None
+    own_tokens: int = 0
+    """Prompt and output of the last call there, as the prefix cache may hold them."""
+
+    shadow_tokens: int = 0
+    """End of the finished shadow prefix (counted from the start of the prompt); 0: none."""
+    running_tokens: int = 0
+    """End of the segment in flight; 0: none."""
+    covered_tokens: int = 0
+    missing_tokens: int = 0
+    computed_tokens: int = 0
+    used_tokens: int = 0
+    pushed_tokens: int = 0
+    segments: int = 0
+    superseded: int = 0
+    failed: int = 0
+    switch_probability: float = 0.0
+    state: ShadowState = ShadowState.IDLE
+
+    @property
+    def warm_tokens(self) -> int:
+        """Leading tokens of the next prompt that are believed to be held."""
+        return max(self.own_tokens, self.shadow_tokens)
+
+
+class Session(msgspec.Struct, kw_only=True, eq=False):
+    """One agent task of one tenant."""
+
+    id: str
+    tenant: str
+    kind: CallKind
+    identified: bool
+    """The client named the session; False: found by the history that a call extends."""
+    current_model: str | None = None
+    """Model of the last call."""
+    shadow_enabled: bool = True
+    switches: int = 0
+    calls_total: int = 0
+    active_calls: int = 0
+    """Calls running now; a session with one is not a candidate for history matching."""
+    calls: list[CallRecord] = msgspec.field(default_factory=list)
+    """The last KEPT_CALLS; `record` keeps it so."""
+    warmth: dict[str, Warmth] = msgspec.field(default_factory=dict)
+    """Per model key; `warmth_of` creates the entry."""
+    history_digest: bytes = b""
+    """Digest over the messages of the last call; how an unnamed session is found again."""
+    used_s: float = 0.0
+    """When the last call began or ended (clock of the store)."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.tenant, self.id)
+
+    @property
+    def mark_id(self) -> str:
+        """How this session is named on marks: the plug-in releases the shadow of a session whose
+        own call arrives, and sessions of two tenants may share an id."""
+        return f"{self.tenant[:8]}:{self.id}" if self.id else ""
+
+    @property
+    def cache_salt(self) -> str:
+        return cache_salt_of(self.tenant)
+
+    def record(self, call: CallRecord) -> None:
+        self.calls.append(call)
+        if len(self.calls) > KEPT_CALLS:
+            del self.calls[0]
+
+    def warmth_of(self, model: str) -> Warmth:
+        warmth = self.warmth.get(model)
+        if warmth is None:
+            warmth = self.warmth[model] = Warmth()
+        return warmth
+
+
+@lru_cache(maxsize=4096)
+def cache_salt_of(tenant: str) -> str:
+    """One salt per tenant: tenants never share or probe each other's cache."""
+    return sha256(f"shadowprefill:{tenant}".encode()).hexdigest()

@@ -1,0 +1,217 @@
+"""What one shadow job does, top to bottom: render, then segment after segment.
+
+    extend -> _render   the target's front end turns the newest history into its stable prefix
+           -> _submit   P computes prompt[:end], at most one segment more than it holds
+           -> _push     with a D slot, P hands the segment over once: D pulls it
+
+Each runs as a task, at most one per (session, model), and ends when nothing is due. A newer
+history is rendered while a segment is in flight: the segment goes on if it is still a prefix, else
+it is cancelled. Every failure ends at the piece of work that it hit: a shadow that is late, partial
+or absent only makes a switch slower."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from coordinator.engine_post import EnginePost, ShadowFailed, ShadowFailure
+from coordinator.errors import NoInstance
+from coordinator.render import Renderer
+from coordinator.shadow_job import is_running
+from coordinator.shadow_legs import DecodeSlots, Segment, compute, pull
+from engine.marks import Marks
+from policy.vocabulary import RequestClass, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from configs.schema import ClusterConfig
+    from coordinator.history import History
+    from coordinator.node_state import Cluster, Pair
+    from coordinator.shadow_counters import ShadowCounters
+    from coordinator.shadow_job import ShadowJob, Step
+    from kv_transport.kv_params import RemoteKv
+
+logger = logging.getLogger(__name__)
+
+SLOT_WAIT_S = 0.05
+"""How long a segment waits for its D; after that P computes it, and the hand-off follows later."""
+
+
+PUSH_WAIT_S = 0.5
+"""How long the next segment waits for a pull in flight, to be handed over like the one before."""
+
+
+class ShadowWorker:
+    """Runs jobs; owns their tasks and connections."""
+
+    def __init__(self, config: ClusterConfig, cluster: Cluster, counters: ShadowCounters) -> None:
+        self._timeout_s = config.shadow.timeout_s
+        self._secret = config.coordinator.engine_secret
+        self._cluster = cluster
+        self._counters = counters
+        connect_timeout_s = config.coordinator.connect_timeout_s
+        self._post = EnginePost(connect_timeout_s=connect_timeout_s, timeout_s=self._timeout_s)
+        self._renderer = Renderer(self._post, counters)
+        self._slots = DecodeSlots()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def extend(self, job: ShadowJob, history: History) -> None:
+        """From now on the job is for this history. Bursts coalesce: only the newest is rendered."""
+        self._counters.jobs += 1
+        self._counters.coalesced += job.pending is not None
+        job.pending = history
+        if not is_running(job.rendering):
+            job.rendering = self._spawn(job, self._render(job))
+
+    def stop_job(self, job: ShadowJob, reason: str) -> None:
+        """At once, without waiting: the engine drops the request when the connection closes."""
+        if job.stop():
+            self._counters.cancelled[reason] += 1
+
+    async def stop(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._post.close()
+
+    async def _render(self, job: ShadowJob) -> None:
+        while (history := job.take()) is not None:
+            job.is_rendering = True
+            job.show_state()
+            try:
+                pair = self._pair(job)
+                stable = await self._renderer.stable_prefix(pair.prefill, history)
+            except ShadowFailed as error:
+                self._lost(job, "render", error)
+            else:
+                self._retarget(job, stable, history, pair)
+            job.is_rendering = False
+            job.show_state()
+
+    def _retarget(self, job: ShadowJob, stable: list[int], history: History, pair: Pair) -> None:
+        superseded = job.warmth.superseded
+        if not job.retarget(stable, history, pair):
+            job.drop_segment()
+        self._counters.superseded += job.warmth.superseded - superseded
+        self._go_on(job)
+
+    def _go_on(self, job: ShadowJob) -> None:
+        if not is_running(job.submitting) and job.next_step() is not None:
+            job.submitting = self._spawn(job, self._submit(job))
+
+    def _pair(self, job: ShadowJob) -> Pair:
+        """Where the session's next call on the target would go."""
+        try:
+            pair = self._cluster.sticky_pair(job.session, job.model)
+        except NoInstance as error:
+            raise ShadowFailed(ShadowFailure.UNAVAILABLE, str(error)) from None
+        if pair.prefill.role is Role.DECODE:
+            # Calls get by without P instances; a D that computed shadows would slow its decodes.
+            text = f"no healthy prefill instance of model {job.model!r}"
+            raise ShadowFailed(ShadowFailure.UNAVAILABLE, text)
+        return pair
+
+    async def _submit(self, job: ShadowJob) -> None:
+        while (step := job.next_step()) is not None:
+            version = job.version
+            try:
+                await self._warm(job, step)
+            except ShadowFailed as error:
+                self._lost(job, "segment", error)
+                # A newer history may have come meanwhile: that one is worth its own attempt.
+                job.stalled = job.version == version
+            job.end_segment()
+            if job.pushing is not None:
+                # A quick D takes the next segment with its hand-off; a slow one must not hold up P.
+                await asyncio.wait((job.pushing,), timeout=PUSH_WAIT_S)
+
+    async def _warm(self, job: ShadowJob, step: Step) -> None:
+        """One segment on P and, if its slot is free, on its way to D."""
+        assert job.pair is not None
+        pair, segment = job.pair, self._segment(job, step.end)
+        granted = await self._granted(job, pair, step)
+        if step.is_push and not granted:
+            job.push_failed = True
+            return
+        remote_kv = None
+        try:
+            job.begin(step.end)
+            done = await compute(self._post, pair.prefill, segment, hand_off=granted)
+            remote_kv = done.remote_kv
+        finally:
+            if granted and remote_kv is None:
+                self._slots.give_back(pair.decode)
+        self._counters.segments += not step.is_push
+        self._counters.computed_tokens += job.computed(step.end, done.cached_tokens)
+        if remote_kv is not None:
+            push = self._spawn(job, self._push(job, pair, segment, remote_kv))
+            # Not at the end of `_push`: a task that is cancelled before it starts has no end.
+            push.add_done_callback(lambda _: self._slots.give_back(pair.decode))
+            job.begin_push(step.end, push)
+
+    async def _push(
+        self, job: ShadowJob, pair: Pair, segment: Segment, remote_kv: RemoteKv
+    ) -> None:
+        """D pulls one segment, once; meanwhile P goes on."""
+        try:
+            await pull(self._post, pair.decode, segment, remote_kv)
+        except ShadowFailed as error:
+            # P still holds it: a switch then moves more, and computes no more.
+            self._lost(job, "push", error)
+            job.lost_push()
+        else:
+            self._counters.pushes += 1
+            self._counters.pushed_tokens += job.pushed_to(len(segment.token_ids))
+        job.show_state()
+        self._go_on(job)
+
+    async def _granted(self, job: ShadowJob, pair: Pair, step: Step) -> bool:
+        """Whether D's slot was taken, so that P may be asked for a hand-off."""
+        if pair.colocated or job.push_failed or not pair.decode.healthy:
+            return False
+        if not step.is_push and (job.push_end or not job.decode_keeps_up):
+            return False
+        wait_s = self._timeout_s if step.is_push else SLOT_WAIT_S
+        granted = await self._slots.take(pair.decode, wait_s)
+        self._counters.slot_busy += not granted
+        return granted
+
+    def _segment(self, job: ShadowJob, end: int) -> Segment:
+        marks = Marks(
+            request_class=RequestClass.SHADOW,
+            session_id=job.session.mark_id,
+            switch_probability=job.probability,
+        )
+        return Segment(
+            model=job.model,
+            token_ids=job.wanted[:end].tolist(),
+            cache_salt=job.session.cache_salt,
+            xargs=marks.to_xargs(self._secret),
+        )
+
+    def _lost(self, job: ShadowJob, step: str, error: ShadowFailed) -> None:
+        self._counters.failed[f"{step}_{error.failure}"] += 1
+        if error.failure in (ShadowFailure.RELEASED, ShadowFailure.TRUNCATED):
+            return  # as intended: what is there already is of use, and more was not wanted
+        job.warmth.failed += 1
+        logger.warning(
+            "shadow %s of session %s on %s lost: %s", step, job.session.id, job.model, error
+        )
+
+    def _spawn(self, job: ShadowJob, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._supervised(job, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _supervised(self, job: ShadowJob, work: Coroutine[None, None, None]) -> None:
+        """The one place that catches everything: a bug in one job must not end the flow."""
+        try:
+            await work
+        except Exception:
+            logger.exception("shadow job of session %s on %s failed", job.session.id, job.model)
+            self._counters.failed["bug"] += 1
+            job.stop()
