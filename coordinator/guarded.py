@@ -1,9 +1,8 @@
-"""Processes that cannot outlive their cluster: started, signalled, ended here, and watched by a
-warden.
+"""Processes that cannot outlive their cluster: started, signalled and ended here.
 
 Every one leads a session of its own, so that a Ctrl-C at the terminal reaches the cluster only,
-and so that its EngineCore can be found after its API server died. Hosts:
-coordinator.local_cluster."""
+and so that its EngineCore can be found after its API server died. A warden ends them if we cannot.
+Host: coordinator.local_cluster."""
 
 from __future__ import annotations
 

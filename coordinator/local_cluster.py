@@ -1,5 +1,4 @@
-"""Starts, probes, watches and stops the instances of one machine, and the coordinator in front of
-them.
+"""Starts, probes, watches and stops the instances of one machine and their coordinator.
 
 Nothing is restarted silently: an instance that exits is reported, and stays down until `restart`.
 Nothing outlives the cluster, however it ends (`coordinator.warden`). Hosts: the CLI, the demo,

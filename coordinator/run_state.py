@@ -1,5 +1,4 @@
-"""The run directory of a local cluster: one owner at a time, and what that owner last said about
-it.
+"""The run directory of a local cluster: one owner at a time, and what that owner last said.
 
 `RUN_DIR/lock` is held (flock) by the owner and by its warden, so a new cluster cannot start
 before the processes of a killed one are gone. `RUN_DIR/state.json` is for people and for `down`

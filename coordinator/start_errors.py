@@ -1,5 +1,4 @@
-"""Why an instance did not start, found in its log: the line that names the cause, then the last
-lines.
+"""Why an instance did not start, found in its log: the line with the cause, then the last lines.
 
 A vLLM log ends with the API server's traceback ("Engine core initialization failed. See root
 cause above"); the cause is the last line of the first traceback, often a hundred lines further

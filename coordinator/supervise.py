@@ -1,5 +1,4 @@
-"""A cluster owned by a command: in the foreground, or by a supervisor process that is left
-running.
+"""A cluster owned by a command, in the foreground or by a supervisor that is left running.
 
 The supervisor is the foreground command itself in a session of its own; `state.json` is how the
 other commands follow it. Host: coordinator.cli."""
