@@ -151,7 +151,7 @@ class CoordinatorConfig(Strict):
 
 
 class ShadowConfig(Strict):
-    """`mechanisms.md` section 9; a missing value comes from the hardware profile."""
+    """Parameters of shadow work (paper section 3); a missing value comes from the profile."""
 
     controller: Controller = Controller.HARVEST_SLO
     beta: float = Field(gt=0, le=1)

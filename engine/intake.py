@@ -19,7 +19,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from engine.compat import check_internal_names, check_vllm_version
-from engine.cores import bind_thread
+from engine.cores import bind_thread, yield_to_compute
 from engine.marks import MarkInvalid, Marks, read_marks
 from engine.params import EngineParams, EngineParamsInvalid
 from engine.shadow_requests import (
@@ -67,6 +67,7 @@ class ShadowIntake(Scheduler):
         self._check_start()
         if self.params.cpus:
             bind_thread(self.params.cpus)
+            logger.info("threads %s only poll: lower priority", yield_to_compute())
         self.shadow_queue = ShadowQueue()
         self.shadow_stats = ShadowStats()
         self.shadows: dict[str, ShadowRequest] = {}

@@ -32,7 +32,7 @@ class KvClass(StrEnum):
 
 
 class Controller(StrEnum):
-    """Which rule grants shadow tokens (mechanisms section 4)."""
+    """Which rule grants shadow tokens (paper section 3.2, and its baselines)."""
 
     OFF = "off"
     HARVEST = "harvest"

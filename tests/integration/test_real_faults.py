@@ -34,14 +34,24 @@ def expected(tiny_pd: LocalCluster) -> Answer:
     return agent.call("tiny-a", QUESTION, MAX_TOKENS)
 
 
+def restart(cluster: LocalCluster, name: str) -> None:
+    """Returns when the coordinator sends calls there again."""
+    cluster.restart(name)
+    until(lambda: unready(cluster), lambda reason: reason is None)
+
+
+def unready(cluster: LocalCluster) -> str | None:
+    answer = httpx.get(f"{cluster.url}/ready", timeout=5)
+    return None if answer.is_success else answer.text
+
+
 @pytest.fixture
 def healed(tiny_pd: LocalCluster) -> Iterator[LocalCluster]:
     """Whatever the test did to the instances of tiny-a, the next one finds them well."""
     yield tiny_pd
     for name in ("tiny-a-p", "tiny-a-d"):
         if not alive(tiny_pd, name):
-            tiny_pd.restart(name)
-    until(lambda: httpx.get(f"{tiny_pd.url}/ready").status_code, lambda status: status == 200)
+            restart(tiny_pd, name)
 
 
 def alive(cluster: LocalCluster, name: str) -> bool:
@@ -79,7 +89,7 @@ def test_a_dead_p_costs_a_recompute_on_d_and_no_answer(
 ) -> None:
     healed.kill("tiny-a-p", signal.SIGKILL)
     assert agent.call("tiny-a", QUESTION, MAX_TOKENS).token_ids == expected.token_ids
-    healed.restart("tiny-a-p")
+    restart(healed, "tiny-a-p")
     assert agent.call("tiny-a", QUESTION, MAX_TOKENS).token_ids == expected.token_ids
 
 
@@ -102,7 +112,7 @@ def test_a_d_that_dies_in_the_middle_gives_an_error_frame_and_no_stop(
     assert refused.status_code in (502, 503)
     assert refused.json()["error"]["message"]
 
-    healed.restart("tiny-a-d")
+    restart(healed, "tiny-a-d")
     assert agent.call("tiny-a", QUESTION, MAX_TOKENS).token_ids == expected.token_ids
 
 
