@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from bench.load_client import run_load
+from bench.load_client import Leg, run_load
 from bench.overhead_report import Rounds, Sample, gates, summary, table
 from bench.overhead_systems import (
     MODEL,
@@ -92,16 +92,23 @@ def _body(turns: int, task: str, *, streamed: bool) -> Body:
     return body | {"stream": True} if streamed else body
 
 
-async def _cell(
-    system: System, engines: Engines, calls: Sequence[Call], connections: int, effort: Effort
-) -> Sample:
-    legs = system.legs(engines, calls)
+async def _cell(system: System, legs: Sequence[Leg], connections: int, effort: Effort) -> Sample:
     before_s = cpu_s(system.pid) if system.pid else 0.0
     result = await run_load(
         legs, connections=connections, duration_s=effort.cell_s, warm_up_s=effort.warm_up_s
     )
     used_s = cpu_s(system.pid) - before_s if system.pid else 0.0
     return Sample.of(result, used_s)
+
+
+def _legs(engines: Engines, compared: Sequence[System]) -> dict[tuple[str, bool], list[Leg]]:
+    """Per system and kind of answer: what its clients send."""
+    legs = {}
+    for system in compared:
+        make = session_calls if system.name == "ours_shadow" else single_calls
+        for streamed in (False, True):
+            legs[system.name, streamed] = system.legs(engines, make(streamed=streamed))
+    return legs
 
 
 async def _mode(mode: Mode, core: int, effort: Effort, directory: Path) -> tuple[Rounds, int]:
@@ -112,14 +119,14 @@ async def _mode(mode: Mode, core: int, effort: Effort, directory: Path) -> tuple
         systems(engines, core, directory) as compared,
     ):
         CONSOLE.print(f"{mode}: {', '.join(system.name for system in compared)} are up")
+        # Made before the first round: while this process builds requests its engines are deaf.
+        legs = _legs(engines, compared)
         for number in range(effort.rounds):
             one: dict[str, dict[str, Sample]] = {system.name: {} for system in compared}
             for cell, (connections, streamed) in CELLS.items():
                 for system in compared:
-                    make = session_calls if system.name == "ours_shadow" else single_calls
-                    calls = make(streamed=streamed)
-                    sample = await _cell(system, engines, calls, connections, effort)
-                    one[system.name][cell] = sample
+                    own = legs[system.name, streamed]
+                    one[system.name][cell] = await _cell(system, own, connections, effort)
             rounds.append(one)
             CONSOLE.print(f"{mode}: round {number + 1} of {effort.rounds} done")
         shadow_requests = engines.sides[OTHER_MODEL][0].replies.generated

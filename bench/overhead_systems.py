@@ -142,7 +142,8 @@ def cluster_config(engines: Engines, port: int, *, with_shadow: bool) -> dict[st
         "models": dict.fromkeys(models, model),
         "instances": instances,
         "shadow": {"controller": "harvest-slo" if with_shadow else "off"},
-        "coordinator": {"port": port},
+        # A machine that is busy with something else must not make an engine look dead.
+        "coordinator": {"port": port, "probe_interval_s": 10.0},
     }
 
 

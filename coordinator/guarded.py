@@ -1,7 +1,9 @@
 """Processes that cannot outlive their cluster: started, signalled and ended here.
 
-Every one leads a session of its own, so that a Ctrl-C at the terminal reaches the cluster only,
-and so that its EngineCore can be found after its API server died. A warden ends them if we cannot.
+Every one leads a process group of its own, so that a Ctrl-C at the terminal reaches the cluster
+only, and so that its EngineCore can be found after its API server died. Not a session of its own:
+Linux schedules sessions as equals (autogroup), and a low priority would count inside one only
+(engine.cores relies on it). A warden ends them if we cannot.
 Host: coordinator.local_cluster."""
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ class GuardedProcesses:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
                 env={**self._environment, processes.MARK_VARIABLE: self._mark},
             )
             self._running[name] = process
-            self._tell(f"session {process.pid}")
+            self._tell(f"group {process.pid}")
         return process.pid
 
     def pid(self, name: str) -> int:
@@ -77,11 +79,11 @@ class GuardedProcesses:
                 known |= found
 
     def end(self, names: Collection[str], grace_s: float) -> None:
-        """Ends these with all that they started in their session."""
+        """Ends these with all that they started in their group."""
         with self._mutex:
             ending = {name: self._running[name] for name in names if name in self._running}
             self.note_segments()
-            self._end_sessions({process.pid for process in ending.values()}, "", grace_s)
+            self._end_groups({process.pid for process in ending.values()}, "", grace_s)
             for name, process in ending.items():
                 process.wait()
                 del self._running[name]
@@ -89,28 +91,28 @@ class GuardedProcesses:
                 processes.remove_segments(self._segments.pop(name, {}))
 
     def close(self, grace_s: float) -> None:
-        """Ends everything, also what left its session, and then the warden."""
+        """Ends everything, also what left its group, and then the warden."""
         with self._mutex:
             self.end(list(self._running), grace_s)
-            self._end_sessions((), self._mark, grace_s)
+            self._end_groups((), self._mark, grace_s)
             assert self._warden.stdin is not None
             self._warden.stdin.close()
             self._warden.wait(_WARDEN_WAIT_S)
 
-    def _end_sessions(self, sessions: Collection[int], mark: str, grace_s: float) -> None:
-        if processes.ask_to_end(sessions, mark, grace_s):
+    def _end_groups(self, groups: Collection[int], mark: str, grace_s: float) -> None:
+        if processes.ask_to_end(groups, mark, grace_s):
             return
         # What these hold now is what their own clean-up did not get to.
         self.note_segments()
-        left = processes.kill(sessions, mark)
+        left = processes.kill(groups, mark)
         if left:
             raise StillAlive(f"processes {left} did not end within a SIGKILL; look at dmesg")
 
     def survivors(self) -> list[int]:
         """What is alive of ours; empty after `close`."""
-        return processes.members(self._sessions(), self._mark)
+        return processes.members(self._groups(), self._mark)
 
-    def _sessions(self) -> set[int]:
+    def _groups(self) -> set[int]:
         return {process.pid for process in self._running.values()}
 
     def _start_warden(self, lock: IO[bytes]) -> subprocess.Popen[bytes]:

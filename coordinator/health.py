@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+SILENT_PROBES = 3
+"""Unanswered probes in a row that take an instance out: one is what a busy machine looks like, and
+the only P or D of a model must not be lost to it. A refused connection counts at once."""
+
 
 @dataclass(slots=True)
 class ModelProbe:
@@ -88,7 +92,15 @@ class Health:
 
     async def _check(self, instance: Instance) -> None:
         limit_s = max(self.config.coordinator.probe_interval_s, 1.0)
-        error = await self.client.healthy(instance, limit_s)
+        try:
+            error = await self.client.healthy(instance, limit_s)
+        except TimeoutError:
+            instance.silent_probes += 1
+            if instance.healthy and instance.silent_probes < SILENT_PROBES:
+                return
+            error = f"/health did not answer {instance.silent_probes} times within {limit_s:g} s"
+        else:
+            instance.silent_probes = 0
         if instance.healthy != (not error):
             _log.info("instance %s is %s", instance.name, error or "healthy")
         instance.healthy = not error

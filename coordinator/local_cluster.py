@@ -96,7 +96,7 @@ class LocalCluster:
         return self._processes.pid(name)
 
     def survivors(self) -> list[int]:
-        """Live processes of the cluster, those that left their session included."""
+        """Live processes of the cluster, those that left their group included."""
         return self._processes.survivors()
 
     def log(self, name: str) -> Path:

@@ -139,7 +139,7 @@ class NodeClient:
         return EngineAnswer(instance, connection, answer, self._idle_timeout_s)
 
     async def healthy(self, instance: Instance, timeout_s: float) -> str:
-        """Empty if /health answers 200, else why not."""
+        """Empty if /health answers 200, else why not; raises TimeoutError if it stays silent."""
         try:
             connection = await self._wire.send(
                 "GET", instance.url, "/health", b"", timeout_s, fresh=True
@@ -148,8 +148,6 @@ class NodeClient:
                 await connection.read_all(timeout_s)
             finally:
                 connection.release()
-        except TimeoutError:
-            return f"/health did not answer within {timeout_s:g} s"
         except (CannotConnect, Disconnected) as error:
             return str(error)
         return "" if connection.status == 200 else f"/health answered {connection.status}"

@@ -45,6 +45,8 @@ class Instance:
     model: str
     healthy: bool = False
     """Answered its last health probe, and refused no connection since."""
+    silent_probes: int = 0
+    """Health probes in a row that got no answer in time."""
     suspect_until_s: float = 0.0
     """It let a call time out: others are preferred until then."""
     inflight_tokens: int = 0

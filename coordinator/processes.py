@@ -1,10 +1,9 @@
 """Which processes and shared-memory segments belong to a local cluster, and how they are ended.
 
-A cluster is found by its sessions (every instance leads one, its EngineCore and workers stay in
-it) and by an environment variable that all of them inherit. Hosts: coordinator.local_cluster, and
-coordinator.warden, which does the same work when the cluster's own process was killed. Standard
-library only: the warden starts in milliseconds and imports nothing else. Linux: it reads
-/proc."""
+A cluster is found by its process groups (every instance leads one, its EngineCore and workers stay
+in it) and by an environment variable that all of them inherit. Hosts: coordinator.local_cluster,
+and coordinator.warden, which does the same work when the cluster's own process was killed. Standard
+library only: the warden starts in milliseconds and imports nothing else. Linux: it reads /proc."""
 
 from __future__ import annotations
 
@@ -37,43 +36,43 @@ def started_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def members(sessions: Collection[int], mark: str = "") -> list[int]:
-    """Live processes of these sessions, and those that carry the mark wherever they went."""
+def members(groups: Collection[int], mark: str = "") -> list[int]:
+    """Live processes of these process groups, and those that carry the mark wherever they went."""
     found = [
         pid
         for pid in _all_pids()
-        if (_session_of(pid) in sessions or (mark and _carries(pid, mark)))
+        if (_group_of(pid) in groups or (mark and _carries(pid, mark)))
         and started_ticks(pid) is not None
     ]
     return [pid for pid in found if pid != os.getpid()]
 
 
-def ask_to_end(sessions: Collection[int], mark: str, grace_s: float) -> bool:
+def ask_to_end(groups: Collection[int], mark: str, grace_s: float) -> bool:
     """Whether all are gone before the time is over.
 
-    In a session only the leader is asked: an API server ends its own EngineCore in order, and
+    In a group only the leader is asked: an API server ends its own EngineCore in order, and
     a signal to both would make it report a dead engine."""
-    for pid in members(sessions, mark):
-        if pid in sessions or _session_of(pid) not in sessions:
+    for pid in members(groups, mark):
+        if pid in groups or _group_of(pid) not in groups:
             send(pid, signal.SIGTERM)
         send(pid, signal.SIGCONT)  # a frozen one would not even hear
-    return gone_within(sessions, mark, grace_s)
+    return gone_within(groups, mark, grace_s)
 
 
-def kill(sessions: Collection[int], mark: str = "") -> list[int]:
+def kill(groups: Collection[int], mark: str = "") -> list[int]:
     """Kills what is left, also what is started meanwhile; the pids that outlive even that."""
     deadline = time.monotonic() + _KILL_WAIT_S
-    while (left := members(sessions, mark)) and time.monotonic() < deadline:
+    while (left := members(groups, mark)) and time.monotonic() < deadline:
         for pid in left:
             send(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
     return left
 
 
-def gone_within(sessions: Collection[int], mark: str, timeout_s: float) -> bool:
+def gone_within(groups: Collection[int], mark: str, timeout_s: float) -> bool:
     """Whether nothing of ours is alive before the time is over."""
     deadline = time.monotonic() + timeout_s
-    while members(sessions, mark):
+    while members(groups, mark):
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_S)
@@ -121,11 +120,11 @@ def _all_pids() -> Iterator[int]:
     return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
-def _session_of(pid: int) -> int:
+def _group_of(pid: int) -> int:
     try:
-        return os.getsid(pid)
+        return os.getpgid(pid)
     except (ProcessLookupError, PermissionError):
-        return 0  # never the session of an instance
+        return 0  # never the group of an instance
 
 
 def _carries(pid: int, mark: str) -> bool:

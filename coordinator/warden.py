@@ -1,7 +1,7 @@
 """Ends a local cluster's processes when the process that started them is gone, however it ended.
 
 `python -m coordinator.warden MARK` reads what it has to guard from its standard input, one line
-each (`session 4711`, `forget 4711`, `segment 99 name`). The other end of the pipe is held by the
+each (`group 4711`, `forget 4711`, `segment 99 name`). The other end of the pipe is held by the
 local cluster alone, so end-of-file means that it ended; after a clean stop nothing is left to do.
 Rejected: PR_SET_PDEATHSIG, which reaches children but not the EngineCore below them, and fires
 when the *thread* that started a child ends."""
@@ -20,22 +20,22 @@ def main() -> None:
     # It has to outlive the process that it guards, whatever ends that one.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    sessions: set[int] = set()
+    groups: set[int] = set()
     segments: dict[str, int] = {}
     for line in sys.stdin:
         word, _, rest = line.rstrip("\n").partition(" ")
-        if word == "session":
-            sessions.add(int(rest))
+        if word == "group":
+            groups.add(int(rest))
         elif word == "forget":
-            sessions.discard(int(rest))
+            groups.discard(int(rest))
         else:
             inode, _, name = rest.partition(" ")
             segments[name] = int(inode)
     mark = sys.argv[1]
-    segments |= processes.segments_of(processes.members(sessions, mark))
-    if not processes.ask_to_end(sessions, mark, GRACE_S):
-        segments |= processes.segments_of(processes.members(sessions, mark))
-        processes.kill(sessions, mark)
+    segments |= processes.segments_of(processes.members(groups, mark))
+    if not processes.ask_to_end(groups, mark, GRACE_S):
+        segments |= processes.segments_of(processes.members(groups, mark))
+        processes.kill(groups, mark)
     processes.remove_segments(segments)
 
 

@@ -7,8 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.demo.dtype import native_bfloat16
+
 if TYPE_CHECKING:
     from configs.schema import ClusterConfig
+
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ def conditions(config: ClusterConfig, coordinator_pid: int | None) -> Conditions
             "idle_age_s": shadow.idle_age_s,
         },
         models={name: _model_text(config, name) for name in config.models},
-        processor=processor(Path("/proc/cpuinfo")),
+        processor=processor(CPUINFO),
         engine_cpus={
             name: f"CPUs {instance.cpus}" if instance.cpus else "CPUs not bound"
             for name, instance in config.instances.items()
@@ -79,7 +84,7 @@ def processor(cpuinfo: Path) -> str:
     pairs = [line.partition(":") for line in lines]
     facts = {key.strip(): value.strip() for key, _, value in reversed(pairs)}
     flags = facts.get("flags", "").split()
-    fast = [flag for flag in ("avx512_bf16", "amx_bf16") if flag in flags]
+    fast = native_bfloat16(cpuinfo)
     if fast:
         speed = f"bfloat16 by {', '.join(fast)}"
     elif flags:

@@ -6,6 +6,7 @@ the files, stops everything. 0 only if every promise of the demo was kept."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ import aiohttp
 from bench.demo.budget import ContextPlan
 from bench.demo.client import TokenCounter
 from bench.demo.cluster import running_cluster
+from bench.demo.dtype import without_emulation
 from bench.demo.errors import ScriptInvalid
-from bench.demo.place import conditions, float32_models
+from bench.demo.place import CPUINFO, conditions, float32_models
 from bench.demo.progress import Progress
 from bench.demo.report import Played, report
 from bench.demo.runs import Scenario, Stage, floor, record, replay, warm_up
@@ -34,15 +36,17 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 TARGET_TOKENS = 6300
 """Length of the last prompt; the window of the demo's models is 8,192 tokens."""
-MAX_OUTPUT_TOKENS = 40
+MAX_OUTPUT_TOKENS = 32
 CALL_TIMEOUT_S = 180.0
 
 
 def run_demo(options: Options, console: Console) -> int:
     """Raises DemoError, and whatever the cluster refuses to start with; nothing is left running."""
+    progress = Progress(console)
+    if options.base_url is None:
+        options = _playable(options, progress)
     config = load_config(options.config)
     models = _two_models(config)
-    progress = Progress(console)
     with running_cluster(options, progress) as place:
         seen = conditions(config, place.coordinator_pid)
         for line in seen.lines():
@@ -54,6 +58,16 @@ def run_demo(options: Options, console: Console) -> int:
         f"files in {options.out}: summary.json, calls.jsonl, session.json, ttft.png, ttft.txt"
     )
     return 1 if broken else 0
+
+
+def _playable(options: Options, progress: Progress) -> Options:
+    config = without_emulation(options.config, options.out, CPUINFO)
+    if config != options.config:
+        progress.say(
+            "this processor emulates bfloat16, about five times slower than float32: "
+            "the bfloat16 models run in float32 here, so both models cost the same"
+        )
+    return replace(options, config=config)
 
 
 async def _play(

@@ -29,7 +29,7 @@ if "fails" in behaviours:
     sys.exit("(EngineCore pid=1) ERROR 11-30 13:19:03 [core.py:1] ValueError: no such folder: x")
 if "core" in behaviours:  # as an EngineCore: a child, not told to end by anybody
     subprocess.Popen(["sleep", "300"])
-if "strays" in behaviours:  # leaves its session
+if "strays" in behaviours:  # leaves its group
     subprocess.Popen(["sleep", "300"], start_new_session=True)
 if "stubborn" in behaviours:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -112,7 +112,7 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def family(cluster: LocalCluster) -> list[int]:
-    """All processes of the cluster, those that left their session included."""
+    """All processes of the cluster, those that left their group included."""
     pids = cluster.survivors()
     assert len(pids) >= 2, pids
     return pids

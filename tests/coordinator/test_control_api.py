@@ -91,6 +91,17 @@ async def test_a_dead_instance_makes_its_model_not_ready(role: str) -> None:
         assert reply.json()["models"]["large"]["ready"] is True
 
 
+async def test_one_silent_probe_takes_nobody_out() -> None:
+    async with a_coordinator(PD, limits={"probe_interval_s": 0.05}) as rig:
+        instance = rig.app.state.cluster.instances["small-p"]
+        rig.engines["small-p"].faults.freeze()
+        await until(lambda: instance.silent_probes == 1, "missed one")
+        assert instance.healthy
+        rig.engines["small-p"].faults.thaw()
+        await until(lambda: instance.silent_probes == 0, "answered again")
+        assert instance.healthy
+
+
 async def test_a_frozen_instance_is_found_by_its_probe() -> None:
     async with a_coordinator(PD, limits={"probe_interval_s": 0.05}) as rig:
         rig.engines["small-p"].faults.freeze()
