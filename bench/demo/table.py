@@ -41,9 +41,14 @@ def closing_lines(summary: Summary) -> list[str]:
         f"{summary.shadow_tokens_used} used ({_percent(summary.shadow_tokens_used_share)})",
         f"prefill of an uncached token, off run: {_costs(summary.prefill_ms_per_token)}",
         f"outputs off and on: float32 calls {'equal' if summary.outputs_equal else 'NOT EQUAL'} "
-        f"token for token, {_percent(summary.outputs_equal_share_bf16)} of the others equal "
-        "(bfloat16 is not reproducible across batch shapes)",
+        f"token for token{_others_equal(summary.outputs_equal_share_bf16)}",
     ]
+
+
+def _others_equal(share: float | None) -> str:
+    if share is None:
+        return "; no model ran in bfloat16"
+    return f", {_percent(share)} of the others equal (bfloat16 differs with the batch's shape)"
 
 
 def _mean_row(runs: Runs, name: str, pick: Pick) -> list[str]:

@@ -125,7 +125,12 @@ def test_up_in_the_foreground_stops_everything_on_a_signal(
     run_dir = tmp_path / "run"
     argv = [sys.executable, "-m", "shadowprefill", "up", str(attached), "--run-dir", str(run_dir)]
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, text=True, env=environment_for(None)
+        argv,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment_for(None),
+        # A shell that runs the tests in the background makes its children ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert until(lambda: status_of(run_dir) == "ready")
         state = read_state(run_dir)
