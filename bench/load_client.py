@@ -227,7 +227,7 @@ async def _open(legs: Sequence[Leg], at: int, connections: int) -> list[Connecti
         assert address.port is not None, leg.url
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda own=own: Connection(own),  # type: ignore[misc]
+            lambda own=own: Connection(own),  # type: ignore[misc]  # a default is not inferred
             "127.0.0.1",
             address.port,
         )

@@ -1,7 +1,7 @@
 """Which dtype the demo's models really run in: bfloat16 only where the processor computes in it.
 
 Elsewhere it is emulated, about five times slower than float32 (one core, a linear layer of the
-demo's model): `small` would cost more than `large` and the demo would take half an hour."""
+demo's model): `small` would cost more than `large`."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def _step(model: int, weight: float, tool: str, *arguments: str) -> Step:
 
 
 SMALL, LARGE = 0, 1
-# A call on `large` before a switch back gets a short result: a CPU without bfloat16 instructions
-# needs about 8 ms per shadow token on `small`, and only that call and one gap hide them.
+# A call on `large` before a switch back gets a short result: only that call and one gap hide the
+# shadow on `small`. That is kind to the shadow, and README says so.
 STEPS: tuple[Step, ...] = (
     Step(model=SMALL),
     _step(SMALL, 1.0, "list_files", "."),

@@ -61,6 +61,7 @@ async def _serve_whole(arguments: argparse.Namespace) -> None:
 
 
 def _say(arguments: argparse.Namespace, url: str) -> None:
+    # (printed: the only output of this command)
     print(f"fake engine {arguments.model} ({arguments.role}) on {url}", flush=True)  # noqa: T201
 
 
