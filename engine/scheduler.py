@@ -24,7 +24,7 @@ from vllm.v1.core.sched.interface import PauseState
 from engine.reclaim import ShadowBlocks
 from engine.shadow_requests import ShadowEnd, ShadowRequest
 from engine.timing import EngineClock
-from policy.slack import JobLoad, SlackController, StepLoad
+from policy.slack import JobLoad, SlackController, SlackGrant, SlackReason, StepLoad
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from engine.kv_room import KvRoom
     from engine.marks import Marks
+    from engine.timing import FinishedStep
 
 LOOK_UP_INTERVAL_S = 0.1
 """How old the known prefix hit of a waiting job may be; its admission looks again."""
@@ -49,6 +50,15 @@ class Chunk:
 
     shadow: ShadowRequest
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the step that is being built may carry of shadow work, and why."""
+
+    chunks: list[Chunk]
+    grant: SlackGrant
+    waiting_requests: int
 
 
 class ShadowScheduler(ShadowBlocks):
@@ -67,34 +77,48 @@ class ShadowScheduler(ShadowBlocks):
         now_s = self.clock()
         self._expire(now_s)
         self._yield_slots()
-        chunks = self._plan(now_s)
-        self._unhide(chunks)
+        plan = self._plan(now_s)
+        self._unhide(plan.chunks)
         output = super().schedule(throttle_prefills)
-        self._hide(chunks, output)
-        self.engine_clock.built(output, self.requests, self.shadows, now_s)
+        self._hide(plan.chunks, output)
+        self.engine_clock.built(
+            output, self.requests, self.shadows, now_s, plan.grant, plan.waiting_requests
+        )
         return output
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         now_s = self.clock()
-        self.engine_clock.done(scheduler_output, now_s)
+        finished = self.engine_clock.done(scheduler_output, now_s)
+        if finished is not None:
+            self._finished(finished)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self.engine_clock.emitted(outputs, now_s)
         return outputs
 
+    # What is known of each step and each arrival
+
+    def _finished(self, finished: FinishedStep) -> None:
+        """A step that carried something has come back."""
+
+    def _arrived(self, wait_s: float, marks: Marks) -> None:
+        """A normal or routed request came in, which had waited in the engine's inbox."""
+
     # Plan
 
-    def _plan(self, now_s: float) -> list[Chunk]:
+    def _plan(self, now_s: float) -> Plan:
+        waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
-            return []
+            return Plan([], NO_GRANT, waiting)
         jobs = self._runnable(now_s)
         room = self.shadow_kv.room(self.shadows.values(), len(self.running))
         jobs, free_tokens = self._first_that_fits(jobs, room)
-        grant = self.slack.grant(self._step_load(now_s, jobs, free_tokens), self.step_time)
+        load = self._step_load(now_s, waiting, jobs, free_tokens)
+        grant = self.slack.grant(load, self.step_time)
         self.shadow_stats.count_grant(grant.reason.value)
         self._end_stalled(grant.tokens, now_s)
-        return self._spread(jobs, grant.tokens, room)
+        return Plan(self._spread(jobs, grant.tokens, room), grant, waiting)
 
     def _runnable(self, now_s: float) -> list[ShadowRequest]:
         """The next jobs, in the order of the queue, of which a token could be scheduled now."""
@@ -148,8 +172,9 @@ class ShadowScheduler(ShadowBlocks):
             if cap_room.fits(minimum, self.shadow_kv.claim(first)) < minimum:
                 self._end(first.request, ShadowEnd.TRUNCATED_BY_CAP)
 
-    def _step_load(self, now_s: float, jobs: list[ShadowRequest], free_tokens: int) -> StepLoad:
-        waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
+    def _step_load(
+        self, now_s: float, waiting: int, jobs: list[ShadowRequest], free_tokens: int
+    ) -> StepLoad:
         # A request that waits settles the matter: the batch need not be looked at.
         running = [] if waiting else self.running
         requests, planned = self.engine_clock.foreground(running, self.max_num_scheduled_tokens)
@@ -237,7 +262,7 @@ class ShadowScheduler(ShadowBlocks):
         self.shadow_stats.steps += 1
 
     def _foreground_arrived(self, request: Request, marks: Marks) -> None:
-        self.engine_clock.arrived(request, marks, self.clock())
+        self._arrived(self.engine_clock.arrived(request, marks, self.clock()), marks)
 
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False
@@ -247,6 +272,7 @@ class ShadowScheduler(ShadowBlocks):
 
 
 NO_JOB = JobLoad(missing_tokens=0, context_tokens=0, probability=0.0)
+NO_GRANT = SlackGrant(0, SlackReason.NO_JOB)
 
 
 def _job_load(shadow: ShadowRequest) -> JobLoad:

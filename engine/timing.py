@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from policy.slack import RequestLoad, SlackController
+from policy.slack import RequestLoad, SlackController, SlackGrant
 from policy.step_time import StepTimeModel, attended
 from policy.vocabulary import RequestClass
 
@@ -62,8 +62,21 @@ class BuiltStep:
     built_s: float
     whole: Batch
     foreground: Batch
+    shadow: Batch
     decode_only: bool
     carries_routed: bool
+    grant: SlackGrant
+    waiting_requests: int
+    """Normal and routed ones, when the step was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step whose output has come back, and the credit once it was observed."""
+
+    step: BuiltStep
+    step_s: float
+    credit_s: float
 
 
 class EngineClock:
@@ -79,12 +92,14 @@ class EngineClock:
         self._built: deque[BuiltStep] = deque()
         self._previous_end_s = float("-inf")
 
-    def arrived(self, request: Request, marks: Marks, now_s: float) -> None:
+    def arrived(self, request: Request, marks: Marks, now_s: float) -> float:
+        """How long the request has waited in the engine's inbox."""
         # The request waited for the previous step in the engine's inbox; that wait is part of its
         # TTFT. Only this difference is taken from the wall clock.
         transit_s = time.time() - request.arrival_time
         transit_s = transit_s if 0 <= transit_s <= LONGEST_TRANSIT_S else 0.0
         self._requests[request.request_id] = RequestClock(marks, now_s - transit_s)
+        return transit_s
 
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
@@ -132,35 +147,56 @@ class EngineClock:
         requests: Mapping[str, Request],
         shadow_ids: Collection[str],
         now_s: float,
+        grant: SlackGrant,
+        waiting_requests: int,
     ) -> None:
         """vLLM has built a step. `now_s` is the time at which it began to."""
-        whole, foreground = Batch(), Batch()
+        whole, foreground, shadow = Batch(), Batch(), Batch()
         decode_only, carries_routed = True, False
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = requests[request_id]
             context = request.num_computed_tokens - tokens
             whole.add(tokens, context)
             if request_id in shadow_ids:
+                shadow.add(tokens, context)
                 continue
             foreground.add(tokens, context)
             clock = self._requests[request_id]
             decode_only = decode_only and clock.first_token_s is not None and tokens == 1
             carries_routed |= clock.marks.request_class is RequestClass.ROUTED
-        self._built.append(BuiltStep(output, now_s, whole, foreground, decode_only, carries_routed))
+        self._built.append(
+            BuiltStep(
+                output=output,
+                built_s=now_s,
+                whole=whole,
+                foreground=foreground,
+                shadow=shadow,
+                decode_only=decode_only,
+                carries_routed=carries_routed,
+                grant=grant,
+                waiting_requests=waiting_requests,
+            )
+        )
 
-    def done(self, output: SchedulerOutput, now_s: float) -> None:
-        """The output of a step has come back."""
+    def done(self, output: SchedulerOutput, now_s: float) -> FinishedStep | None:
+        """The output of a step has come back; None if that step carried nothing."""
+        finished: FinishedStep | None = None
         while self._built:
             step = self._built.popleft()
             if step.output is output:
-                self._observe(step, now_s - max(step.built_s, self._previous_end_s))
+                finished = self._finished(step, now_s - max(step.built_s, self._previous_end_s))
                 break
         self._previous_end_s = now_s
+        return finished
+
+    def _finished(self, step: BuiltStep, step_s: float) -> FinishedStep | None:
+        if step.whole.requests == 0:
+            return None
+        self._observe(step, step_s)
+        return FinishedStep(step, step_s, self._controller.credit_s)
 
     def _observe(self, step: BuiltStep, step_s: float) -> None:
         whole, foreground = step.whole, step.foreground
-        if whole.requests == 0:
-            return
         extra_s = 0.0
         if whole.requests > foreground.requests:
             without_s = self._step_time.predicted_s(
