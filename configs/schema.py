@@ -140,7 +140,9 @@ class CoordinatorConfig(Strict):
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     connect_timeout_s: float = Field(default=2.0, gt=0)
     first_byte_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for an engine's answer to begin: the P leg, or the first byte of the D leg."""
+    """Longest wait for an engine's answer to begin: the P leg, or the first byte of a stream."""
+    answer_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest time for the whole of an answer that is not streamed, from the call's arrival."""
     stream_idle_timeout_s: float = Field(default=60.0, gt=0)
     """Longest silence inside a stream."""
     probe_interval_s: float = Field(default=2.0, gt=0)

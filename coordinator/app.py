@@ -69,6 +69,7 @@ def create_app(
     client = NodeClient(
         wire,
         first_byte_timeout_s=limits.first_byte_timeout_s,
+        answer_timeout_s=limits.answer_timeout_s,
         idle_timeout_s=limits.stream_idle_timeout_s,
     )
     hooks = shadow or _shadow_of(config, cluster, metrics)

@@ -16,6 +16,7 @@
     - ConnectionStale       an idle connection ended under our request: ask the same one again
     - AnswerTimeout         it did not begin to answer in time; suspect it
     - EngineFailed          it answered 5xx, or something we cannot read
+  + AnswerUnfinished        a whole answer took too long: tell the client, nobody would be faster
   + NoInstance              every instance of the model is down: the client retries later
   + StreamBroken            bytes are out already: tell the client inside the stream, never retry"""
 
@@ -178,6 +179,21 @@ class AnswerTimeout(NodeUnavailable):
 
     def __init__(self, instance: str, limit_s: float) -> None:
         super().__init__(instance, f"did not begin to answer within {limit_s:g} s")
+
+
+class AnswerUnfinished(CallError):
+    """An answer that is not streamed was not complete in time. Not asked for again elsewhere: one
+    that is long rather than stuck would take as long there, and the client waited long enough."""
+
+    status = 504
+    code = "engine_timeout"
+
+    def __init__(self, instance: str, limit_s: float) -> None:
+        super().__init__(
+            f"instance {instance} did not complete the answer within {limit_s:g} s of the call's "
+            "arrival (coordinator.answer_timeout_s); a streamed answer has no such limit"
+        )
+        self.instance = instance
 
 
 class EngineFailed(NodeUnavailable):

@@ -140,7 +140,7 @@ class Health:
             leg = prefill_body(body, model, salt, xargs)
             kv = (await self.client.prefill(pair.prefill, path, leg)).remote_kv.take()
         leg = engine_body(body, model, salt, xargs, kv)
-        answer = await self.client.whole(pair.decode, path, leg)
+        answer = await self.client.one_token(pair.decode, path, leg)
         answer.release()
         parsed = read_answer(answer.first)
         if parsed is None or parsed.usage is None or parsed.usage.completion_tokens < 1:

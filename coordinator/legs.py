@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from coordinator.call_body import engine_body, prefill_body
 from coordinator.errors import (
     AnswerTimeout,
+    AnswerUnfinished,
     ConnectFailed,
     ConnectionStale,
     NodeUnavailable,
@@ -82,14 +83,18 @@ class Legs:
         return pair, None
 
     async def decode(self, job: Job, pair: Pair, handoff: Handoff | None) -> EngineAnswer:
-        """The D leg: an answer that has begun. Raises NodeUnavailable, EngineRejected. The caller
-        gives it to `release`."""
+        """The D leg: an answer that has begun. Raises NodeUnavailable, EngineRejected,
+        AnswerUnfinished. The caller gives it to `release`."""
         decode = pair.decode
         tried: list[str] = []
         failures = 0
         while True:
             try:
                 return await self._decode_twice(decode, job, handoff)
+            except AnswerUnfinished as error:
+                self.metrics.leg_failed(decode.name, Leg.DECODE, error)
+                self.cluster.timed_out(decode, str(error))
+                raise
             except NodeUnavailable as error:
                 failures += self._failed(decode, Leg.DECODE, error)
                 tried.append(decode.name)
@@ -141,12 +146,11 @@ class Legs:
         call = job.call
         kv = None if handoff is None else handoff.remote_kv.take()
         body = engine_body(job.body, call.model, job.session.cache_salt, self._xargs(job), kv)
-        ask = self.client.begin if call.stream else self.client.whole
         uncached_tokens = 0 if handoff is not None else _uncached(call)
         decode.inflight_tokens += uncached_tokens
         decode.inflight_calls += 1
         try:
-            answer = await ask(decode, call.kind.path, body, fresh)
+            answer = await self._ask(decode, call, body, fresh)
         except BaseException:
             decode.inflight_calls -= 1
             raise
@@ -154,6 +158,14 @@ class Legs:
             decode.inflight_tokens -= uncached_tokens
         self.cluster.served(decode)
         return answer
+
+    async def _ask(
+        self, decode: Instance, call: CallContext, body: bytes, fresh: bool
+    ) -> EngineAnswer:
+        if call.stream:
+            return await self.client.begin(decode, call.kind.path, body, fresh)
+        spent_s = self.clock() - call.started_s
+        return await self.client.whole(decode, call.kind.path, body, fresh, spent_s)
 
     def _place(self, job: Job) -> Pair:
         call = job.call

@@ -5,6 +5,7 @@ asked; after that nobody may."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import msgspec
 from coordinator.connection import Disconnected
 from coordinator.errors import (
     AnswerTimeout,
+    AnswerUnfinished,
     ConnectFailed,
     ConnectionLost,
     ConnectionStale,
@@ -93,16 +95,24 @@ class EngineAnswer:
 class NodeClient:
     """Speaks to instances; knows no model, session or policy."""
 
-    def __init__(self, wire: Wire, *, first_byte_timeout_s: float, idle_timeout_s: float) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        first_byte_timeout_s: float,
+        answer_timeout_s: float,
+        idle_timeout_s: float,
+    ) -> None:
         self._wire = wire
         self._first_byte_timeout_s = first_byte_timeout_s
+        self._answer_timeout_s = answer_timeout_s
         self._idle_timeout_s = idle_timeout_s
 
     async def prefill(
         self, instance: Instance, path: str, body: bytes, fresh: bool = False
     ) -> Handoff:
         """The P leg. Raises NodeUnavailable, EngineRejected. `fresh`: on a new connection."""
-        answer = await self.whole(instance, path, body, fresh)
+        answer = await self.one_token(instance, path, body, fresh)
         answer.release()
         try:
             reply = _decode_prefill(answer.first)
@@ -117,26 +127,39 @@ class NodeClient:
     ) -> EngineAnswer:
         """A leg whose answer is a stream: its first bytes. Raises NodeUnavailable,
         EngineRejected."""
-        connection = await self._send(instance, path, body, fresh)
+        limit_s = self._first_byte_timeout_s
         try:
-            first = await self._first(instance, connection)
-        except BaseException:
-            connection.release()
-            raise
+            connection = await self._send(instance, path, body, fresh, limit_s)
+            try:
+                first = await self._first(instance, connection)
+            except BaseException:
+                connection.release()
+                raise
+        except TimeoutError:
+            raise AnswerTimeout(instance.name, limit_s) from None
         return EngineAnswer(instance, connection, first, self._idle_timeout_s)
 
-    async def whole(
+    async def one_token(
         self, instance: Instance, path: str, body: bytes, fresh: bool = False
     ) -> EngineAnswer:
-        """A leg whose answer is one JSON body: all of it, as `first`. Nobody has seen a byte of it
-        before the last one, so an answer that breaks off may be asked for again elsewhere."""
-        connection = await self._send(instance, path, body, fresh)
+        """A leg that asks for one token: all of its answer, as `first`, within the limit for a
+        first byte. Raises NodeUnavailable, EngineRejected."""
         try:
-            answer = await self._rest(instance, connection)
-        except BaseException:
-            connection.release()
-            raise
-        return EngineAnswer(instance, connection, answer, self._idle_timeout_s)
+            return await self._all(instance, path, body, fresh, self._first_byte_timeout_s)
+        except TimeoutError:
+            raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
+
+    async def whole(
+        self, instance: Instance, path: str, body: bytes, fresh: bool = False, spent_s: float = 0.0
+    ) -> EngineAnswer:
+        """A leg whose answer is one JSON body: all of it, as `first`. Nobody has seen a byte of it
+        before the last one, so an answer that breaks off may be asked for again elsewhere.
+        Raises NodeUnavailable, EngineRejected, AnswerUnfinished. `spent_s`: of the limit."""
+        limit_s = self._answer_timeout_s
+        try:
+            return await self._all(instance, path, body, fresh, limit_s - spent_s)
+        except TimeoutError:
+            raise AnswerUnfinished(instance.name, limit_s) from None
 
     async def healthy(self, instance: Instance, timeout_s: float) -> str:
         """Empty if /health answers 200, else why not; raises TimeoutError if it stays silent."""
@@ -152,9 +175,24 @@ class NodeClient:
             return str(error)
         return "" if connection.status == 200 else f"/health answered {connection.status}"
 
-    async def _send(self, instance: Instance, path: str, body: bytes, fresh: bool) -> Connection:
-        """Sent, and accepted with status 200."""
-        limit_s = self._first_byte_timeout_s
+    async def _all(
+        self, instance: Instance, path: str, body: bytes, fresh: bool, limit_s: float
+    ) -> EngineAnswer:
+        """Raises TimeoutError as well."""
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + limit_s
+        connection = await self._send(instance, path, body, fresh, limit_s)
+        try:
+            answer = await self._rest(instance, connection, deadline_s - clock())
+        except BaseException:
+            connection.release()
+            raise
+        return EngineAnswer(instance, connection, answer, self._idle_timeout_s)
+
+    async def _send(
+        self, instance: Instance, path: str, body: bytes, fresh: bool, limit_s: float
+    ) -> Connection:
+        """Sent, and accepted with status 200. Raises TimeoutError as well."""
         try:
             connection = await self._wire.send(
                 "POST", instance.url, path, body, limit_s, fresh=fresh
@@ -165,11 +203,9 @@ class NodeClient:
             raise ConnectionStale(instance.name, str(error)) from None
         except Disconnected as error:
             raise ConnectionLost(instance.name, str(error)) from None
-        except TimeoutError:
-            raise AnswerTimeout(instance.name, limit_s) from None
         if connection.status != 200:
             try:
-                answer = await self._rest(instance, connection)
+                answer = await self._rest(instance, connection, self._first_byte_timeout_s)
             finally:
                 connection.release()
             if connection.status in _CLIENTS_FAULT:
@@ -181,18 +217,14 @@ class NodeClient:
     async def _first(self, instance: Instance, connection: Connection) -> bytes:
         try:
             first = await connection.read(self._first_byte_timeout_s)
-        except TimeoutError:
-            raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
         except Disconnected as error:
             raise ConnectionLost(instance.name, str(error)) from None
         if not first:
             raise EngineFailed(instance.name, "gave an empty answer")
         return first
 
-    async def _rest(self, instance: Instance, connection: Connection) -> bytes:
+    async def _rest(self, instance: Instance, connection: Connection, limit_s: float) -> bytes:
         try:
-            return await connection.read_all(self._first_byte_timeout_s)
-        except TimeoutError:
-            raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
+            return await connection.read_all(limit_s)
         except Disconnected as error:
             raise ConnectionLost(instance.name, str(error)) from None
