@@ -72,6 +72,7 @@ def check(parts: Parts) -> list[Problem]:
         *_instances(parts),
         *_roles(parts),
         *_addresses(parts),
+        *_traces(parts),
         *_flags(parts),
         *_pairs(parts),
     ]
@@ -165,14 +166,31 @@ def _listeners(parts: Parts) -> Iterator[tuple[tuple[str, ...], str, int]]:
     if parts.coordinator is not None:
         yield ("coordinator", "port"), parts.coordinator.host, parts.coordinator.port
     for name, instance in parts.instances.items():
+        host = instance.host
         if instance.attach_url is None:
-            yield ("instances", name, "port"), instance.host, instance.port
+            yield ("instances", name, "port"), host, instance.port
         else:
             url = urlsplit(instance.attach_url)
             port = url.port or (443 if url.scheme == "https" else 80)
-            yield ("instances", name, "attach_url"), url.hostname or "", port
+            host = url.hostname or ""
+            yield ("instances", name, "attach_url"), host, port
+        if instance.metrics_port is not None:
+            yield ("instances", name, "metrics_port"), host, instance.metrics_port
         if instance.kv_port is not None and instance.role is not Role.COLOCATED:
             yield ("instances", name, "kv_port"), instance.kv_host, instance.kv_port
+
+
+def _traces(parts: Parts) -> Iterator[Problem]:
+    taken: dict[str, str] = {}
+    for name, instance in parts.instances.items():
+        if instance.trace_path is None:
+            continue
+        where = ("instances", name, "trace_path")
+        if instance.role is Role.DECODE:
+            yield where, "must not be set on a decode instance: it computes no shadow tokens"
+        elif instance.trace_path in taken:
+            yield where, f"is already written by instances.{taken[instance.trace_path]}"
+        taken.setdefault(instance.trace_path, name)
 
 
 def _flags(parts: Parts) -> Iterator[Problem]:

@@ -93,6 +93,9 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
     if isinstance(document.get("models"), dict):
         models = document["models"].items()
         filled["models"] = {key: _model_filled_in(value, profile, folder) for key, value in models}
+    if isinstance(document.get("instances"), dict):
+        instances = document["instances"].items()
+        filled["instances"] = {key: _instance_filled_in(one, folder) for key, one in instances}
     return filled, problems
 
 
@@ -109,6 +112,13 @@ def _model_filled_in(model: Any, profile: Profile, folder: Path) -> Any:
     if isinstance(path, str) and (path.startswith((".", "/")) or (folder / path).exists()):
         filled["path"] = os.path.normpath(folder / path)
     return filled
+
+
+def _instance_filled_in(instance: Any, folder: Path) -> Any:
+    if not isinstance(instance, dict) or not isinstance(instance.get("trace_path"), str):
+        return instance
+    # The engine has a working directory of its own.
+    return {**instance, "trace_path": os.path.normpath(folder / instance["trace_path"])}
 
 
 def _over(defaults: Mapping[str, Any], given: Any) -> Any:

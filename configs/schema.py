@@ -88,6 +88,12 @@ class InstanceConfig(Strict):
     """CPU list that the engine's compute threads are bound to (`VLLM_CPU_OMP_THREADS_BIND`)."""
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
     """GPUs (`CUDA_VISIBLE_DEVICES`)."""
+    metrics_port: Port | None = None
+    """Prometheus series of the instance's scheduler, on its `host`; unset: none are served."""
+    trace_path: str | None = Field(default=None, pattern=r"\.jsonl$")
+    """File for a line per iteration, relative to the configuration file; unset: nothing is written
+    until `shadowprefill tune` says so."""
+    trace_max_bytes: int = Field(default=256 * 1024 * 1024, ge=64 * 1024)
     attach_url: HttpUrl | None = None
     """Set for an engine that was started by hand; the local cluster then only probes it."""
     engine_args: EngineArgs = Field(default_factory=dict)
@@ -96,6 +102,11 @@ class InstanceConfig(Strict):
     @property
     def url(self) -> str:
         return self.attach_url or f"http://{self.host}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Of the scheduler's own series, for this machine."""
+        return self.metrics_port and f"http://{self.host}:{self.metrics_port}/metrics"
 
 
 class ExplicitRouter(Strict):

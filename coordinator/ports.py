@@ -60,6 +60,8 @@ def _addresses(config: ClusterConfig, coordinator: bool) -> Iterator[tuple[str, 
         yield f"instances.{name}.port", instance.host, instance.port
         if instance.kv_port is not None:
             yield f"instances.{name}.kv_port", instance.kv_host, instance.kv_port
+        if instance.metrics_port is not None:
+            yield f"instances.{name}.metrics_port", instance.host, instance.metrics_port
 
 
 def _bind_problem(host: str, port: int) -> str:

@@ -23,6 +23,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+# A control request may name it, so it can neither be a start-up file nor lie beside one by accident.
+TracePath = Annotated[str, msgspec.Meta(pattern=r"^(/.+\.jsonl)?$")]
 
 
 class EngineParamsInvalid(ValueError):
@@ -65,6 +67,12 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     step_time: StepTimeStart
     cpus: str = ""
     """Cores that the engine's thread stays on; empty: where the system puts it (engine.cores)."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Of the exporter in the EngineCore process (engine.exporter); 0: none."""
+    trace_path: TracePath = ""
+    """Absolute; empty: no trace (engine.trace)."""
+    trace_max_bytes: PositiveCount = 256 * 1024 * 1024
     secret: str = ""
     """Marks must carry it if it is set; empty: the engine listens privately."""
 
@@ -98,6 +106,10 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             pull_timeout_s=model.pull_timeout_s,
             step_time=StepTimeStart(**start.model_dump()),
             cpus=bound_cpus(instance.cpus) or "",
+            metrics_host=instance.host,
+            metrics_port=instance.metrics_port or 0,
+            trace_path=instance.trace_path or "",
+            trace_max_bytes=instance.trace_max_bytes,
             secret=config.coordinator.engine_secret,
         )
 
