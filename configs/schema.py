@@ -106,7 +106,9 @@ class InstanceConfig(Strict):
     @property
     def metrics_url(self) -> str | None:
         """Of the scheduler's own series, for this machine."""
-        return self.metrics_port and f"http://{self.host}:{self.metrics_port}/metrics"
+        if self.metrics_port is None:
+            return None
+        return f"http://{self.host}:{self.metrics_port}/metrics"
 
 
 class ExplicitRouter(Strict):

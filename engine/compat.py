@@ -42,6 +42,7 @@ SCHEDULER_NAMES = (
     "requires_kv_delivery",
     "running",
     "set_pause_state",
+    "shutdown",
     "waiting",
 )
 KV_CACHE_MANAGER_NAMES = (

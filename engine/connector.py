@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
-from engine.intake import ShadowIntake, logger
+from engine.intake import logger
 from engine.kv_room import ShadowKv, blocks_of
 from engine.shadow_requests import ShadowEnd, ShadowRequest
+from engine.visible import VisibleScheduler
 from kv_transport.errors import KvParamsInvalid
 from kv_transport.kv_params import check_pullable, wants_pull
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class PullScheduler(ShadowIntake):
+class PullScheduler(VisibleScheduler):
     """Pulls shadow requests' KV, and computes nothing for them."""
 
     def _prepare(self) -> None:

@@ -73,6 +73,10 @@ class ShadowKv:
         self.pinned: dict[str, int] = {}
         """Own blocks of finished requests that wait for the other side to read them."""
 
+    def change_cap(self, cap_share: float) -> None:
+        """A job that holds more than a smaller cap gets no more of it."""
+        self.cap_blocks = int(cap_share * self._pool_blocks)
+
     def look_up(self, shadow: ShadowRequest, now_s: float) -> None:
         """What the prefix cache holds of a request that has not started."""
         hit, hit_tokens, _ = self._manager.get_computed_blocks(shadow.request)

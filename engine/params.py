@@ -23,7 +23,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
-# A control request may name it, so it can neither be a start-up file nor lie beside one by accident.
+# A control request may name it: a suffix keeps it away from files that mean something elsewhere.
 TracePath = Annotated[str, msgspec.Meta(pattern=r"^(/.+\.jsonl)?$")]
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import RequestStatus
 
-from engine.intake import ShadowIntake
 from engine.kv_room import ShadowKv, blocks_of
 from engine.shadow_requests import ShadowEnd, ShadowKVCacheManager, ShadowRequest
+from engine.visible import VisibleScheduler
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class ShadowBlocks(ShadowIntake):
+class ShadowBlocks(VisibleScheduler):
     """Hidden requests that may be RUNNING."""
 
     kv_cache_manager: ShadowKVCacheManager

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.interface import PauseState
 
+from engine.exporter import Controls
 from engine.reclaim import ShadowBlocks
 from engine.shadow_requests import ShadowEnd, ShadowRequest
 from engine.timing import EngineClock
@@ -101,9 +102,27 @@ class ShadowScheduler(ShadowBlocks):
 
     def _finished(self, finished: FinishedStep) -> None:
         """A step that carried something has come back."""
+        self.observed.finished(finished, self.clock(), self._shadow_state)
 
     def _arrived(self, wait_s: float, marks: Marks) -> None:
         """A normal or routed request came in, which had waited in the engine's inbox."""
+        self.observed.arrived(wait_s, self.clock())
+
+    def _shadow_state(self) -> tuple[int, int]:
+        return len(self.shadow_queue), self._held_blocks()
+
+    def _controls(self) -> Controls:
+        return Controls(
+            credit_s=self.slack.credit_s,
+            base_factor=self.step_time.base_factor,
+            context_factor=self.step_time.context_factor,
+            trusted_tokens=self.step_time.trusted_tokens or 0,
+        )
+
+    def _params_changed(self) -> None:
+        super()._params_changed()
+        self.slack.change(self.params.slack_params())
+        self.step_time.trust(self.params.n_min_tokens)
 
     # Plan
 

@@ -99,6 +99,12 @@ class SlackController:
         """Negative while in debt."""
         return self._credit_s
 
+    def change(self, params: SlackParams) -> None:
+        """From the next grant on. What was earned or is owed stays, up to the new limit."""
+        self.params = params
+        self._credit_limit_s = self._cap_s(params.slo.tpot_s, idle=False)
+        self._credit_s = min(self._credit_s, self._credit_limit_s)
+
     def grant(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant:
         """Shadow tokens for this iteration; call it at most once per iteration."""
         assert load.batches_in_flight >= 1, load

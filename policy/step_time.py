@@ -137,6 +137,11 @@ class StepTimeModel:
         if self.trusted_tokens is not None:
             self.trusted_tokens = max(self.trusted_tokens, TRUST_GROWTH * tokens)
 
+    def trust(self, tokens: int) -> None:
+        """At least so many, as if an iteration had shown it; never fewer than before."""
+        if self.trusted_tokens is not None:
+            self.trusted_tokens = max(self.trusted_tokens, tokens)
+
     def forget(self, waited_s: float) -> None:
         """An idle instance that may not run even the smallest chunk sees no iteration any more, and
         an outlier would hold it for ever. So raised factors go back towards the start values with

@@ -145,6 +145,17 @@ def test_a_pause_of_the_machine_raises_a_factor_by_a_bounded_step() -> None:
     assert model.base_factor == MAX_RISE
 
 
+def test_a_chunk_may_be_trusted_that_no_iteration_has_shown() -> None:
+    model = StepTimeModel(CPU, trusted_tokens=64)
+    model.trust(16)
+    assert model.trusted_tokens == 64
+    model.trust(128)
+    assert model.trusted_tokens == 128
+    exact = StepTimeModel(CPU)
+    exact.trust(128)
+    assert exact.trusted_tokens is None
+
+
 def test_factors_stay_within_their_limits() -> None:
     slow, fast = a_model(), a_model()
     for _ in range(200):

@@ -1,0 +1,146 @@
+"""A scheduler that shows what it does and whose parameters change while it runs.
+
+Joins the parts: control requests (engine.control), counters and trace (engine.observed), series
+(engine.exporter). Whoever subclasses tells its own parts of new parameters (`_params_changed`).
+
+Hosts: engine.scheduler, engine.connector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.request import RequestStatus
+
+from engine.control import (
+    ControlRefused,
+    applied_text,
+    changed_params,
+    differences,
+    is_control,
+    refused_text,
+)
+from engine.exporter import Controls, Exporter, Reading
+from engine.intake import ShadowIntake, logger
+from engine.observed import Observed
+from engine.params import EngineParamsInvalid
+from engine.shadow_requests import ShadowEnd
+from engine.trace import TraceFailed
+from policy.vocabulary import Controller, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+    from engine.kv_room import ShadowKv
+    from engine.params import EngineParams
+
+EXIT_WAIT_S = 5.0
+"""For a slow disk, when the engine ends."""
+
+
+class VisibleScheduler(ShadowIntake):
+    """Also answers control requests."""
+
+    shadow_kv: ShadowKv
+    """Set by the subclass."""
+
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        params = self.params
+        self._exporter: Exporter | None = None
+        if params.metrics_port:
+            self._exporter = Exporter(params.metrics_host, params.metrics_port, self._reading)
+        if params.trace_path and params.role is not Role.DECODE:
+            try:
+                self.observed.trace_to(params, self.shadow_kv.cap_blocks, self.clock())
+            except TraceFailed as error:
+                raise EngineParamsInvalid(f"trace_path: {error}") from None
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        batches = 2 if self.scheduler_config.async_scheduling else 1
+        self.observed = Observed(self.block_size, batches)
+
+    def shutdown(self) -> None:
+        self.observed.close("the engine stopped", EXIT_WAIT_S)
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+        super().shutdown()
+
+    # Control requests
+
+    def add_request(self, request: Request) -> None:
+        sampling = request.sampling_params
+        if sampling is not None and is_control(sampling.extra_args):
+            self._control(request, sampling.extra_args)
+        else:
+            super().add_request(request)
+
+    def _control(self, request: Request, xargs: Mapping[str, Any]) -> None:
+        """Between two steps: the next one is planned with the new parameters."""
+        try:
+            answer = self._change(changed_params(self.params, xargs))
+        except ControlRefused as error:
+            self.observed.counts.changes_refused += 1
+            answer, status = refused_text(error), RequestStatus.FINISHED_ABORTED
+            logger.warning("control request %s: %s", request.request_id, answer)
+        else:
+            self.observed.counts.changes_applied += 1
+            status = RequestStatus.FINISHED_STOPPED
+        self.requests[request.request_id] = request
+        request.stop_reason = answer
+        self._finish(request, status)
+
+    def _change(self, params: EngineParams) -> str:
+        """Raises ControlRefused, and then nothing has changed."""
+        before = self.params
+        if params.trace_path != before.trace_path and params.role is not Role.DECODE:
+            try:
+                self.observed.trace_to(params, self.shadow_kv.cap_blocks, self.clock())
+            except TraceFailed as error:
+                raise ControlRefused(f"trace_path: {error}") from None
+        self.params = params
+        self._params_changed()
+        self.observed.changed(params, before, self.clock())
+        logger.info("parameters changed: %s", differences(params, before))
+        return applied_text(params, before)
+
+    def _params_changed(self) -> None:
+        """`self.params` are new ones. What was granted stays granted, what was earned stays."""
+        self.shadow_kv.change_cap(self.params.kv_cap_share)
+        if self.params.controller is Controller.OFF:
+            for shadow in list(self.shadows.values()):
+                if not shadow.visible:  # a pull that was posted cannot be called back
+                    self._end(shadow.request, ShadowEnd.OFF)
+
+    # What a scrape shows
+
+    def _reading(self) -> Reading:
+        stats, queue = self.shadow_stats, self.shadow_queue
+        return Reading(
+            params=self.params,
+            counts=self.observed.counts,
+            jobs_arrived=stats.arrived,
+            jobs_ended={"finished": stats.finished, **stats.ended},
+            grants=dict(stats.grants),
+            drops=stats.drops,
+            pulls=stats.pulled,
+            pulls_timed_out=stats.pulls_timed_out,
+            queued_jobs=len(queue),
+            missing_tokens=queue.missing_tokens,
+            blocks={"held": self._held_blocks()},
+            cap_blocks=self.shadow_kv.cap_blocks,
+            controls=self._controls(),
+        )
+
+    def _controls(self) -> Controls | None:
+        """Of a scheduler that grants shadow tokens."""
+        return None
+
+    def _held_blocks(self) -> int:
+        """Of the KV pool, by unfinished shadows and pinned hand-offs."""
+        own = sum(map(self.shadow_kv.own_blocks, list(self.shadows.values())))
+        return own + sum(self.shadow_kv.pinned.values())
