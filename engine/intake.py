@@ -61,9 +61,9 @@ class ShadowIntake(Scheduler):
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         check_vllm_version()
+        check_internal_names()
         self.params = EngineParams.from_additional_config(vllm_config.additional_config)
         super().__init__(vllm_config, *args, **kwargs)
-        check_internal_names(self)
         self._check_start()
         if self.params.cpus:
             bind_thread(self.params.cpus)

@@ -82,8 +82,13 @@ class ShadowKVCacheManager(KVCacheManager):
             if blocks is not None or not self.reclaim(request):
                 return blocks
 
-    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, int]:
-        found: tuple[KVCacheBlocks, int, int] = super().get_computed_blocks(request)
+    def get_computed_blocks(
+        self, request: Request, *args: Any, **kwargs: Any
+    ) -> tuple[KVCacheBlocks, int, int]:
+        # vLLM 0.33 passes a limit as well.
+        found: tuple[KVCacheBlocks, int, int] = super().get_computed_blocks(
+            request, *args, **kwargs
+        )
         if isinstance(request, CappedRequest):
             request.prefix_found(found[1])
         return found

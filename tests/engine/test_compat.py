@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from engine import compat
+from engine import compat, vllm_names
 from engine.compat import UnsupportedVllm, check_vllm_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
@@ -46,8 +50,27 @@ def test_no_vllm_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.vllm_cpu
-def test_missing_internal_names_are_named() -> None:
+def test_the_installed_vllm_has_every_name_in_use() -> None:
     pytest.importorskip("vllm", reason="the engine extra is not installed")
-    scheduler: Any = object()
-    with pytest.raises(UnsupportedVllm, match=r"Scheduler\._preempt_request"):
-        compat.check_internal_names(scheduler)
+    compat.check_internal_names.__wrapped__()
+
+
+def test_missing_and_changed_names_are_told_with_the_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("class Scheduler:\n    def free(self, block): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: PathFinder.find_spec(name))
+    monkeypatch.setattr(
+        compat,
+        "read_table",
+        lambda: vllm_names.read_table("vllm Scheduler\n    free(request)\n    gone\n"),
+    )
+    installed(monkeypatch, vllm="0.33.9")
+    with pytest.raises(UnsupportedVllm) as refusal:
+        compat.check_internal_names.__wrapped__()
+    assert "vLLM 0.33.9 is not" in str(refusal.value)
+    assert "Scheduler.free changed (takes (block), parameter 1 was request)" in str(refusal.value)
+    assert "Scheduler.gone missing" in str(refusal.value)
