@@ -5,7 +5,7 @@ MODELS := .models
 CONFIG ?= configs/local_pd.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models demo demo-colocated up down test clean
+.PHONY: help setup models demo demo-colocated up down test compat clean
 
 help:  ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -30,6 +30,9 @@ down:  ## stops it
 
 test: models  ## lint, types, import rules, unit tests, tests on real engines
 	@$(BIN)/python -m tests.check
+
+compat:  ## looks whether the newest published vLLM still has every internal name that we use
+	@$(PYTHON) -m engine.check_compat
 
 clean:  ## stops the cluster, removes what was built, keeps the environment and the models
 	@test ! -d out/run || $(BIN)/shadowprefill down

