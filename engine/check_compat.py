@@ -38,14 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help="default: %(default)s")
     options = parser.parse_args(argv)
     try:
-        version = options.vllm or (None if options.path else newest_published())
-        root = options.path or sources_of(version, options.cache)
+        name, root = chosen(options.vllm, options.path, options.cache)
         found = check(root)
     except NothingToCheck as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     say("\n".join(report(found)))
-    say(summary(found, version or str(options.path)))
+    say(summary(found, name))
     return int(any(item.status is not Status.PRESENT for item in found))
+
+
+def chosen(version: str | None, path: Path | None, cache: Path) -> tuple[str, Path]:
+    """What to look at, and where it is."""
+    if path is not None:
+        return str(path), path
+    version = version or newest_published()
+    return version, sources_of(version, cache)
 
 
 def check(root: Path) -> list[Finding]:
@@ -68,12 +75,12 @@ def report(found: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def summary(found: Sequence[Finding], version: str) -> str:
+def summary(found: Sequence[Finding], name: str) -> str:
     counts = Counter(item.status for item in found)
     numbers = ", ".join(f"{counts[status]} {status.value}" for status in Status)
-    text = f"\nvLLM {version}: {len(found)} names, {numbers}"
-    if version[0].isdigit():
-        where = "inside" if is_supported(version) else "outside"
+    text = f"\nvLLM {name}: {len(found)} names, {numbers}"
+    if name[0].isdigit():
+        where = "inside" if is_supported(name) else "outside"
         text += f"; {where} the supported range {SUPPORTED}"
     return text
 
