@@ -110,10 +110,10 @@ class AgentClient:
         try:
             async with self._http.post(url, json=body, headers=self._headers) as response:
                 if response.status != 200:
-                    raise CallFailed(f"{url} ({model}): {await _refusal(response)}")
+                    raise CallFailed(f"{url} ({model}): {await refusal_of(response)}")
                 return await _read_stream(response, sent_s, what=f"{url} ({model})")
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise CallFailed(f"{url} ({model}): {_reason(error)}") from error
+            raise CallFailed(f"{url} ({model}): {reason_of(error)}") from error
 
     async def session(self) -> SessionView:
         url = f"{self._base_url}/v1/sessions/{self.session_id}"
@@ -195,7 +195,7 @@ async def _read_stream(response: aiohttp.ClientResponse, sent_s: float, what: st
         d_instance=response.headers.get("x-shadowprefill-d-instance", ""),
     )
     usage: _Usage | None = None
-    async for data in _events(response):
+    async for data in sse_events(response):
         if data == b"[DONE]":
             break
         chunk = _decoded(data, what)
@@ -214,7 +214,7 @@ async def _read_stream(response: aiohttp.ClientResponse, sent_s: float, what: st
     return reply
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def sse_events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The data of each SSE event. The first holds all prompt ids: too long for `readline`."""
     pending = b""
     async for piece in response.content.iter_any():
@@ -251,17 +251,17 @@ async def _fetch(
     try:
         async with request as response:
             if response.status != 200:
-                raise CallFailed(f"{url}: {await _refusal(response)}")
+                raise CallFailed(f"{url}: {await refusal_of(response)}")
             return msgspec.json.decode(await response.read(), type=kind)
     except msgspec.DecodeError as error:
         raise CallFailed(f"{url}: unreadable answer: {error}") from error
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise CallFailed(f"{url}: {_reason(error)}") from error
+        raise CallFailed(f"{url}: {reason_of(error)}") from error
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> str:
+async def refusal_of(response: aiohttp.ClientResponse) -> str:
     return f"HTTP {response.status}: {(await response.text())[:500]}"
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

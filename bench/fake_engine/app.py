@@ -15,7 +15,7 @@ from bench.fake_engine.model import (
     RecordedRequest,
     salt_of,
 )
-from bench.fake_engine.replies import Answer, EngineError, model_list, rendered
+from bench.fake_engine.replies import Answer, EngineError, controlled, model_list, rendered
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -79,7 +79,7 @@ class Exchange:
             await self._render(path)
         elif method == "POST" and path == "/reset_prefix_cache":
             engine.cache.clear()
-            await self._json({})
+            await self._json({"success": True})
         elif path == "/health":
             await self._bytes(b"", "text/plain")
         elif path == "/v1/models":
@@ -115,6 +115,10 @@ class Exchange:
             return
         await faults.answers.passed()
         _check_limits(record.body)
+        change = engine.take_control(record.body)
+        if change is not None:
+            await self._json(controlled(engine.settings.model, change))
+            return
         record.prompt_ids = engine.prompt_ids(record.path, record.body)
         record.cached_tokens = engine.cache.hit_tokens(salt_of(record.body), record.prompt_ids)
         missing = len(record.prompt_ids) - record.cached_tokens

@@ -5,6 +5,7 @@ Hosts: bench.fake_engine.app, and tests, which read its state."""
 from __future__ import annotations
 
 import itertools
+import json
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,10 @@ class FakeEngine:
         """Overrides the generated text."""
         self.tool_call: dict[str, Any] | None = None
         """`{"name", "arguments"}`: chat answers then call this tool."""
+        self.takes_control = True
+        """Whether control requests are answered, as our scheduler does; False: as plain vLLM."""
+        self.changes: list[dict[str, Any]] = []
+        """What control requests asked for, in order."""
         self.cancelled = 0
         self.running = 0
         self.refused_handoffs = 0
@@ -100,6 +105,15 @@ class FakeEngine:
     def generating(self) -> list[RecordedRequest]:
         """The recorded requests that ask for tokens, in the order of arrival."""
         return [request for request in self.requests if request.path in GENERATE_PATHS]
+
+    def take_control(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The changes of a control request; None for every other request."""
+        message = (body.get("vllm_xargs") or {}).get("shadowprefill_control")
+        if message is None or not self.takes_control:
+            return None
+        changes: dict[str, Any] = json.loads(message)
+        self.changes.append(changes)
+        return changes
 
     def prompt_ids(self, path: str, body: dict[str, Any]) -> list[int]:
         if "messages" in body:

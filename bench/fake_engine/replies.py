@@ -135,6 +135,14 @@ def rendered(body: dict[str, Any], ids: list[int], request_id: str) -> dict[str,
     }
 
 
+def controlled(model: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a control request of ours; `refuse` as controller is refused."""
+    is_refused = changes.get("controller") == "refuse"
+    reason = "control_refused: controller; nothing was changed" if is_refused else "control_applied"
+    choice = {"index": 0, "text": "", "finish_reason": "abort", "stop_reason": reason}
+    return {"object": "text_completion", "model": model, "choices": [choice]}
+
+
 def model_list(model: str, max_model_len: int) -> dict[str, Any]:
     card = {
         "id": model,

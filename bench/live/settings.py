@@ -1,0 +1,56 @@
+"""The size of one live run: how long a cell lasts, what its traffic is made of, what is measured
+before the first one. Everything in here goes into the hash that keeps results apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    seed: int = 20261130
+    window_s: float = 115.0
+    """How long a cell's requests arrive and its sessions begin calls."""
+    drain_s: float = 25.0
+    """How long what is still running then may take; after it a call counts as failed."""
+    call_timeout_s: float = 90.0
+
+    length_scale: float = 0.1
+    """Of the trace's prompt and output lengths: this machine prefills 600 tokens in a second."""
+
+    slots: int = 2
+    """Agents at work at the same time; one that ends its session begins the next."""
+    sessions_per_slot: int = 4
+    calls_per_session: int = 8
+    switch_probability: float = 0.5
+    task_words: int = 330
+    result_words_median: float = 110.0
+    result_words_sigma: float = 0.5
+    result_words_max: int = 320
+    output_tokens: int = 16
+    """Of a session's call, unless the model stops by itself."""
+    gap_median_s: float = 2.5
+    gap_sigma: float = 0.5
+    gap_max_s: float = 8.0
+
+    calibration_prompts: tuple[int, ...] = (32, 128, 256, 512, 768)
+    calibration_rounds: int = 2
+    decode_tokens: int = 24
+    saturation_s: float = 60.0
+    saturation_warm_up_s: float = 10.0
+    saturation_callers: int = 10
+    """Closed-loop callers per model: more than an engine's run slots, so that it never idles."""
+
+
+FULL = Settings()
+SMOKE = Settings(
+    window_s=30.0,
+    drain_s=15.0,
+    sessions_per_slot=1,
+    calls_per_session=6,
+    calibration_prompts=(32, 256),
+    calibration_rounds=1,
+    decode_tokens=12,
+    saturation_s=15.0,
+    saturation_warm_up_s=4.0,
+)
