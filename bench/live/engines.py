@@ -126,12 +126,16 @@ class Engines:
         """Raises EngineUnwilling for engines that are not ours."""
         self._restart(self._controller or Controller.HARVEST_SLO)
 
+    @property
+    def attached(self) -> list[str]:
+        """Instances that somebody else started."""
+        return [name for name, one in self.config.instances.items() if one.attach_url]
+
     def _restart(self, controller: Controller) -> None:
-        attached = [name for name, one in self.config.instances.items() if one.attach_url]
-        if attached:
+        if self.attached:
             raise EngineUnwilling(
-                f"{attached} must be started again with shadow.controller={controller.value}, and "
-                "are not ours to start"
+                f"{self.attached} must be started again with shadow.controller={controller.value}, "
+                "and are not ours to start"
             )
         self._stop()
         self._start(controller)

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 COLORS = {
@@ -29,6 +32,8 @@ PANELS = (
     ("normal_slo_attainment", "normal requests within both SLOs (%)", 100.0),
 )
 FLOOR = "stayed_ttft_ms"
+FLOOR_LABEL = "calls that stay on their model, off (floor of a switch)"
+FLOOR_STYLE: dict[str, Any] = {"color": "#222222", "linestyle": "dashed", "linewidth": 1.4}
 
 
 def write_png(cells: Sequence[dict[str, Any]], title: str, path: Path) -> None:
@@ -43,15 +48,19 @@ def write_png(cells: Sequence[dict[str, Any]], title: str, path: Path) -> None:
         _bars(panel, cells, (key, scale), loads, names)
         panel.set_title(label, fontsize=11, loc="left")
     _floor(axes[0], cells, loads)
+    axes[4].set_ylim(top=100)
     _shadow_tokens(axes[5], cells, loads, names)
     for panel in axes:
+        panel.set_xlim(-0.6, len(loads) - 0.4)
+        panel.set_ylim(bottom=0)
         panel.set_xticks(range(len(loads)), [f"{load:g}" for load in loads])
         panel.set_xlabel("load of normal traffic (share of capacity)")
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
         panel.set_axisbelow(True)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    handles: list[Artist] = [Patch(color=COLORS[name], label=name) for name in names]
+    handles.append(Line2D([], [], label=FLOOR_LABEL, **FLOOR_STYLE))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.suptitle(title, fontsize=12)
     figure.savefig(path, dpi=130)
 
@@ -82,7 +91,6 @@ def _bars(
             [max(0.0, mean - scale * spread["low"])],
             [max(0.0, scale * spread["high"] - mean)],
         ]
-        label = name if name not in panel.get_legend_handles_labels()[1] else None
         panel.bar(
             at,
             mean,
@@ -90,35 +98,21 @@ def _bars(
             color=COLORS[name],
             yerr=errors,
             error_kw={"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#222222"},
-            label=label,
         )
 
 
 def _floor(panel: Axes, cells: Sequence[dict[str, Any]], loads: Sequence[float]) -> None:
-    label = "calls that stay on their model, off (floor of a switch)"
     for cell in cells:
-        if cell["controller"] != "off" or cell[FLOOR] is None:
-            continue
-        index = loads.index(cell["load"])
-        panel.hlines(
-            cell[FLOOR]["mean"] / 1e3,
-            index - 0.45,
-            index + 0.45,
-            colors="#222222",
-            linestyles="dashed",
-            linewidth=1.4,
-            label=label,
-        )
-        label = "_once"  # matplotlib leaves labels that begin so out of a legend
+        if cell["controller"] == "off" and cell[FLOOR] is not None:
+            index, floor_s = loads.index(cell["load"]), cell[FLOOR]["mean"] / 1e3
+            panel.plot([index - 0.45, index + 0.45], [floor_s, floor_s], **FLOOR_STYLE)
 
 
 def _shadow_tokens(
     panel: Axes, cells: Sequence[dict[str, Any]], loads: Sequence[float], names: Sequence[str]
 ) -> None:
     """Per repeat, so that controllers with fewer repeats compare."""
-    panel.set_title(
-        "shadow tokens per cell (thousand): computed, used (hatched)", fontsize=11, loc="left"
-    )
+    panel.set_title("thousand shadow tokens per cell (hatched: used)", fontsize=11, loc="left")
     for cell in cells:
         repeats = len(cell["repeats"])
         at, width = _place(loads.index(cell["load"]), cell["controller"], names)

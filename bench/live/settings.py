@@ -45,9 +45,11 @@ class Settings:
 FULL = Settings()
 SMOKE = Settings(
     window_s=30.0,
-    drain_s=15.0,
+    drain_s=12.0,
     sessions_per_slot=1,
     calls_per_session=6,
+    switch_probability=0.7,
+    gap_median_s=1.0,
     calibration_prompts=(32, 256),
     calibration_rounds=1,
     decode_tokens=12,

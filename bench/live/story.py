@@ -82,6 +82,8 @@ def _run_twice(bench: Bench, store: Store, cell: Cell, progress: Progress) -> Ce
     try:
         return run_cell(bench, cell, _sessions(bench, store, cell.repeat, progress))
     except LiveError as error:
+        if bench.engines.attached:
+            raise
         progress.say(f"{cell.name}: {error}; the engines are started again")
         bench.engines.restart()
         return run_cell(bench, cell, _sessions(bench, store, cell.repeat, progress))

@@ -181,14 +181,13 @@ def test_cells_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
 def test_a_failed_call_is_a_row_and_not_the_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with two_engines(tmp_path) as (config, apps):
-        said(options_of(config, out, []))
         said(options_of(config, out, smoke_matrix()[:1]))
         (out / "load0.5-off-r1.jsonl").unlink()
-        apps[0].state.engine.faults.fail_next(500, times=6)
+        apps[0].state.engine.faults.die_mid_stream(after_chunks=3, times=2)
         result, _ = said(options_of(config, out, smoke_matrix()[:1]))
     assert result is not None
     failed = result["cells"][0]["failed_calls"]
-    assert sum(one["total"] for one in failed.values()) > 0
+    assert sum(one["total"] for one in failed.values()) == 2
 
 
 def test_no_cell_begins_that_would_end_too_late(tmp_path: Path) -> None:
