@@ -38,9 +38,11 @@ class QuantileTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"mean {self.mean} does not fit between the quantiles {self.tokens}")
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """A uniform number picks the segment and, bent, the place in it."""
+        return self.at(rng.random(count))
+
+    def at(self, uniform: np.ndarray) -> np.ndarray:
+        """A number of [0, 1) picks the segment and, bent, the place in it."""
         shares, tokens = np.array(self.shares), np.array(self.tokens, dtype=float)
-        uniform = rng.random(count)
         segment = np.searchsorted(shares, uniform, side="right") - 1
         place = (uniform - shares[segment]) / np.diff(shares)[segment]
         # E[place ** bend] = 1 / (1 + bend)

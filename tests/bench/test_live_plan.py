@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from bench.live.cells import Cell, FilterInvalid, chosen, full_matrix, smoke_matrix
-from bench.live.lengths import OUTPUT, PROMPT, Quantiles, draw_lengths
+from bench.live.lengths import draw_lengths
 from bench.live.plan import draw_arrivals, plan_normal, plan_sessions
 from bench.live.settings import FULL
 from policy.vocabulary import Controller
@@ -67,12 +67,6 @@ def test_scaled_lengths_never_leave_a_request_without_a_second_token() -> None:
     lengths = draw_lengths(500, 0.1, random.Random(3))
     assert min(one.output_tokens for one in lengths) == 2
     assert min(one.prompt_tokens for one in lengths) == 8
-
-
-@pytest.mark.parametrize("quantiles", [PROMPT, OUTPUT], ids=["prompt", "output"])
-def test_known_quantiles_come_back(quantiles: Quantiles) -> None:
-    for share, tokens in zip(quantiles.shares, quantiles.tokens, strict=True):
-        assert quantiles.at(share) == tokens
 
 
 def test_sessions_are_those_of_the_repeat_and_some_calls_switch() -> None:
