@@ -36,9 +36,10 @@ DEV_MODE = "VLLM_SERVER_DEV_MODE"
 class Engines:
     """A context manager: all answer inside the block, nothing of ours is left after it."""
 
-    def __init__(self, config_path: Path, run_dir: Path) -> None:
+    def __init__(self, config_path: Path, run_dir: Path, prefill_budget_tokens: int) -> None:
         self._source = config_path
         self._run_dir = run_dir
+        self._prefill_budget_tokens = prefill_budget_tokens
         self._cluster: LocalCluster | None = None
         self._controller: Controller | None = None
         self._takes_control = True
@@ -104,8 +105,10 @@ class Engines:
     def _start(self, controller: Controller) -> None:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         path = self._run_dir / "engines.yaml"
-        dev = [f'models.{model}.env.{DEV_MODE}="1"' for model in self.config.models]
-        changes = [f"shadow.controller={controller.value}", *dev]
+        changes = [f"shadow.controller={controller.value}"]
+        for model in self.config.models:
+            budget = f"engine_args.max_num_batched_tokens={self._prefill_budget_tokens}"
+            changes += [f'models.{model}.env.{DEV_MODE}="1"', f"models.{model}.{budget}"]
         path.write_text(effective_yaml(load_config(self._source, changes)))
         self._cluster = LocalCluster(path, self._run_dir / "engines", coordinator=False)
         self._cluster.start()

@@ -115,7 +115,7 @@ def figures(
         "normal_slo_attainment": _attainment(cells, calibration),
         "goodput_per_s": _goodput(cells, calibration, window_s),
         "kv_cache_hit_percent": _hit_percent(cells),
-        "shadow_tokens_computed": _total(cells, lambda cell: cell.facts.shadow_tokens_computed),
+        "shadow_tokens_computed": _total(cells, lambda cell: cell.facts.computed_tokens),
         "shadow_tokens_used": _total(cells, lambda cell: cell.facts.shadow_tokens_used),
         "max_arrival_wait_ms": _worst(cells, lambda one: one.max_arrival_wait_ms),
         "p99_arrival_wait_ms": _worst(cells, lambda one: one.p99_arrival_wait_ms),

@@ -77,7 +77,7 @@ class Progress:
             f"{cell.name:<26} {facts.whole_s:4.0f} s: {sum(map(normal, rows))} normal, "
             f"{sum(map(routed, rows))} session calls, {sum(not row.ok for row in rows)} failed, "
             f"switch TTFT {shown} ({len(switches)}), shadow tokens {facts.shadow_tokens_used} used "
-            f"of {facts.shadow_tokens_computed}, client {facts.client_cpu_share:.1%} of a core; "
+            f"of {facts.computed_tokens}, client {facts.client_cpu_share:.1%} of a core; "
             f"{left} cells, about {left * self._cell_s() / 60:.0f} min left"
         )
 

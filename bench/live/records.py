@@ -85,6 +85,13 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     engines: EngineFacts | None
     """None: these engines write no trace."""
 
+    @property
+    def computed_tokens(self) -> int:
+        """The coordinator counts a segment when it is finished, the engines every shadow token;
+        under `eager` a shadow request is an ordinary one to them, and only the first count is."""
+        traced = self.engines.shadow_tokens if self.engines else 0
+        return max(self.shadow_tokens_computed, traced)
+
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     facts: CellFacts

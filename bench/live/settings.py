@@ -18,6 +18,10 @@ class Settings:
     length_scale: float = 0.1
     """Of the trace's prompt and output lengths: this machine prefills 600 tokens in a second."""
 
+    prefill_budget_tokens: int = 256
+    """Of one iteration (`max_num_batched_tokens`), scaled from the paper's 2,048 with the lengths:
+    unscaled, one iteration would prefill for 3.5 s here while everybody else's decode waits."""
+
     slots: int = 2
     """Agents at work at the same time; one that ends its session begins the next."""
     sessions_per_slot: int = 4

@@ -54,7 +54,9 @@ def run_live(options: Options, console: Console) -> dict[str, Any] | None:
         progress.say(line)
     progress.plan(todo)
     if todo:
-        with Engines(path, options.folder / "run") as engines:
+        with Engines(
+            path, options.folder / "run", options.settings.prefill_budget_tokens
+        ) as engines:
             progress.say(f"engines are up after {progress.elapsed_s():.0f} s")
             _measure(engines, store, todo, progress)
     return _reported(options, config, store, progress)
