@@ -186,6 +186,8 @@ def _traces(parts: Parts) -> Iterator[Problem]:
         if instance.trace_path is None:
             continue
         where = ("instances", name, "trace_path")
+        if not instance.trace_path.endswith(".jsonl"):
+            yield where, "must end in .jsonl"
         if instance.role is Role.DECODE:
             yield where, "must not be set on a decode instance: it computes no shadow tokens"
         elif instance.trace_path in taken:

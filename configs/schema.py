@@ -90,9 +90,9 @@ class InstanceConfig(Strict):
     """GPUs (`CUDA_VISIBLE_DEVICES`)."""
     metrics_port: Port | None = None
     """Prometheus series of the instance's scheduler, on its `host`; unset: none are served."""
-    trace_path: str | None = Field(default=None, pattern=r"\.jsonl$")
-    """File for a line per iteration, relative to the configuration file; unset: nothing is written
-    until `shadowprefill tune` says so."""
+    trace_path: str | None = None
+    """A .jsonl file for a line per iteration, relative to the configuration file; unset: nothing is
+    written until `shadowprefill tune` says so."""
     trace_max_bytes: int = Field(default=256 * 1024 * 1024, ge=64 * 1024)
     attach_url: HttpUrl | None = None
     """Set for an engine that was started by hand; the local cluster then only probes it."""

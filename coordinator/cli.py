@@ -1,4 +1,4 @@
-"""The commands around a cluster: up, down, status, config check, engine-args, coordinator.
+"""The commands around a cluster: up, down, status, tune, config check, engine-args, coordinator.
 
 Only translates between a terminal and coordinator.local_cluster; imports neither vLLM nor
 torch."""
@@ -15,8 +15,10 @@ import typer
 
 from configs.load import ConfigError, effective_yaml, load_config
 from coordinator import run_state
+from coordinator.engine_control import INSTANCE_IN_PATH, changes_of, tune
 from coordinator.progress import output_console, say, state_table
 from coordinator.supervise import DOWN_TIMEOUT_S, end_cluster, run_detached, run_in_foreground
+from engine.control import CHANGEABLE, ControlRefused
 from engine.launch import LaunchError, engine_command
 
 if TYPE_CHECKING:
@@ -100,6 +102,32 @@ def status(run_dir: RunDir = None) -> None:
     console.print(state_table(state))
     ready = all(instance.status == "ready" for instance in state.instances.values())
     raise typer.Exit(0 if running and ready else 1)
+
+
+@app.command("tune")
+def tune_engines(
+    config: Annotated[Path, typer.Argument(help="Configuration of the running cluster (YAML).")],
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FIELD=VALUE...",
+            help=f"Such as controller=off; fields are {', '.join(CHANGEABLE)}. "
+            f"In trace_path, {INSTANCE_IN_PATH} stands for the instance's name.",
+        ),
+    ],
+    instance: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be given several times.")
+    ] = None,
+) -> None:
+    """Change parameters of running engines; exit code 0 if all of them took it."""
+    try:
+        answers = tune(_checked(config), changes_of(changes), instance or ())
+    except ControlRefused as error:
+        typer.echo(f"nothing was sent: {error}", err=True)
+        raise typer.Exit(2) from None
+    for answer in answers:
+        typer.echo(f"{answer.instance}: {answer.text}")
+    raise typer.Exit(0 if all(answer.applied for answer in answers) else 1)
 
 
 @config_app.command("check")

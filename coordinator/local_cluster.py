@@ -274,6 +274,7 @@ def _first_state(
             model=instance.model,
             url=instance.url,
             log=None if instance.attach_url else str(logs / f"{name}.log"),
+            metrics_url=instance.metrics_url,
         )
         for name, instance in config.instances.items()
     }

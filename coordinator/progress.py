@@ -91,6 +91,9 @@ def state_table(state: ClusterState, *, with_last_line: bool = False) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("instance", "role", "model", "state", "time", "pid", "url"):
         table.add_column(column, no_wrap=True)
+    with_metrics = any(instance.metrics_url for instance in state.instances.values())
+    if with_metrics:
+        table.add_column("metrics", no_wrap=True)
     if with_last_line:
         table.add_column("log", no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
     for name, instance in state.instances.items():
@@ -103,6 +106,8 @@ def state_table(state: ClusterState, *, with_last_line: bool = False) -> Table:
             "attached" if instance.log is None else str(instance.pid or ""),
             instance.url,
         ]
+        if with_metrics:
+            row.append(instance.metrics_url or "")
         if with_last_line:
             busy = instance.status == "starting" and instance.log is not None
             row.append(escape(last_line_of(Path(instance.log))) if busy and instance.log else "")

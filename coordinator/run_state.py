@@ -37,6 +37,8 @@ class InstanceState:
     model: str
     url: str
     log: str | None
+    metrics_url: str | None = None
+    """Of the scheduler's own series (engine.exporter)."""
     pid: int | None = None
     status: InstanceStatus = "starting"
     started_unix_s: float = 0.0

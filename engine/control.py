@@ -77,17 +77,24 @@ def changed_params(params: EngineParams, xargs: Mapping[str, Any]) -> EnginePara
 
 def with_changes(params: EngineParams, changes: Mapping[str, object]) -> EngineParams:
     """Raises ControlRefused."""
+    changed = each_checked(params, changes)
+    try:
+        changed.slack_params()
+    except ValueError as error:
+        raise ControlRefused(str(error)) from None
+    return changed
+
+
+def each_checked(params: EngineParams, changes: Mapping[str, object]) -> EngineParams:
+    """Each field by itself; what must fit together, only the engine knows, which may have been
+    changed before. Raises ControlRefused."""
     unknown = sorted(changes.keys() - set(CHANGEABLE))
     if unknown:
         raise ControlRefused(f"{unknown} cannot be changed; what can is {list(CHANGEABLE)}")
     try:
-        changed = EngineParams.from_object(params.to_object() | dict(changes))
-        changed.slack_params()  # which fields must fit together
+        return EngineParams.from_object(params.to_object() | dict(changes))
     except EngineParamsInvalid as error:
         raise ControlRefused(_limit_text(error, changes)) from None
-    except ValueError as error:
-        raise ControlRefused(str(error)) from None
-    return changed
 
 
 def applied_text(params: EngineParams, before: EngineParams) -> str:

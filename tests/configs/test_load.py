@@ -246,6 +246,22 @@ MISTAKES = [
         "instances.small-d.kv_port: 127.0.0.1:8101 is already used by instances.small-p.port",
     ),
     (
+        "instances/small-d/metrics_port",
+        8101,
+        "instances.small-d.metrics_port: 127.0.0.1:8101 is already used by instances.small-p.port",
+    ),
+    (
+        "instances/small-d/trace_path",
+        "d.jsonl",
+        "instances.small-d.trace_path: must not be set on a decode instance: it computes no "
+        "shadow tokens",
+    ),
+    (
+        "instances/small-p/trace_path",
+        "p.json",
+        "instances.small-p.trace_path: must end in .jsonl",
+    ),
+    (
         "coordinator",
         {"host": "0.0.0.0", "port": 8101},
         "instances.small-p.port: 127.0.0.1:8101 is already used by coordinator.port",
