@@ -21,6 +21,7 @@ from configs.schema import (
     ScriptRouter,
     ShadowConfig,
 )
+from policy.slack import AUTO, MIN_AUTO_TOKENS
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -93,11 +94,12 @@ def _shadow(parts: Parts) -> Iterator[Problem]:
     if parts.shadow is None:
         return
     shadow = parts.shadow
-    if shadow.n_min_tokens > shadow.max_chunk_tokens:
+    n_min_tokens = MIN_AUTO_TOKENS if shadow.n_min_tokens == AUTO else shadow.n_min_tokens
+    if n_min_tokens > shadow.max_chunk_tokens:
         yield (
             ("shadow", "n_min_tokens"),
             f"must be at most shadow.max_chunk_tokens ({shadow.max_chunk_tokens}), "
-            f"got {shadow.n_min_tokens}: no chunk would ever be granted",
+            f"got {n_min_tokens}: no chunk would ever be granted",
         )
     if not shadow.iteration_cap_s and any(i.role is Role.PREFILL for i in parts.instances.values()):
         yield ("shadow", "iteration_cap_s"), "must be > 0 with prefill instances, got 0"

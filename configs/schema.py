@@ -54,6 +54,9 @@ class StepTimeConfig(Strict):
     s_per_request: float = Field(ge=0)
     s_per_token: float = Field(gt=0)
     s_per_token_context: float = Field(ge=0)
+    """Per (new token x token it attends to): the arithmetic of attention."""
+    s_per_context_token: float = Field(default=0.0, ge=0)
+    """Per token of context, once per request and iteration: reading its KV."""
 
 
 class ModelConfig(Strict):
@@ -172,7 +175,12 @@ class ShadowConfig(Strict):
     beta: float = Field(gt=0, le=1)
     delta: float = Field(ge=0, le=1)
     margin: float = Field(ge=0, lt=1)
-    n_min_tokens: int = Field(ge=1)
+    n_min_tokens: Annotated[int, Field(ge=1)] | Literal["auto"]
+    """Smaller chunks are deferred, because each one reads the whole cached context again; `auto`:
+    as many tokens as make that reading worthwhile (`reread_share`)."""
+    reread_share: float = Field(default=0.25, gt=0, lt=1)
+    """With `n_min_tokens: auto`: most of a chunk's time that may go into reading its context, and
+    on an idle instance into the fixed part of the iteration too."""
     iteration_cap_s: float = Field(ge=0)
     """Longest iteration with shadow tokens on a prefill instance, or on an idle colocated one;
     0 (colocated only): beta x TPOT SLO, the paper's rule."""
@@ -180,7 +188,8 @@ class ShadowConfig(Strict):
     resubmit_tokens: int = Field(ge=1)
     """While A streams, a job is extended at most once per this many new tokens."""
     max_chunk_tokens: int = Field(ge=1)
-    """Most shadow tokens in one iteration, whatever the budget says."""
+    """Most shadow tokens in one busy iteration, whatever the budget says. An idle one is bounded by
+    its cap and the engine's own token budget."""
     kv_cap_share: float = Field(gt=0, le=1)
     idle_age_s: float = Field(ge=0)
     top_k: int = Field(ge=1)

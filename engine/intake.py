@@ -68,7 +68,7 @@ class ShadowIntake(Scheduler):
         if self.params.cpus:
             bind_thread(self.params.cpus)
             logger.info("threads %s only poll: lower priority", yield_to_compute())
-        self.shadow_queue = ShadowQueue()
+        self.shadow_queue = ShadowQueue(self.params.segment_tokens)
         self.shadow_stats = ShadowStats()
         self.shadows: dict[str, ShadowRequest] = {}
         self._unanswered: list[Request] = []
@@ -136,7 +136,6 @@ class ShadowIntake(Scheduler):
             ShadowJob(
                 request_id=request.request_id,
                 session_id=marks.session_id,
-                missing_tokens=request.num_tokens,
                 probability=marks.switch_probability,
             )
         )
@@ -165,10 +164,14 @@ class ShadowIntake(Scheduler):
     # Ends
 
     def _expire(self, now_s: float) -> None:
-        limit_s = self.params.shadow_timeout_s
-        for shadow in list(self.shadows.values()):
-            if now_s - shadow.arrival_s > limit_s and not shadow.visible:
-                self._end(shadow.request, ShadowEnd.TIMED_OUT)
+        late: list[ShadowRequest] = []
+        for shadow in self.shadows.values():  # in the order in which they arrived
+            if now_s - shadow.arrival_s <= self.params.shadow_timeout_s:
+                break
+            if not shadow.visible:
+                late.append(shadow)
+        for shadow in late:
+            self._end(shadow.request, ShadowEnd.TIMED_OUT)
 
     def _end(
         self,

@@ -117,7 +117,8 @@ class ShadowKv:
         return KvRoom(free_blocks=self._pool_blocks, cap_blocks=left, block_size=self._block_size)
 
     def _held_blocks(self, shadow: ShadowRequest) -> int:
-        return len(self._manager.get_block_ids(shadow.request.request_id)[0])
+        # Not `get_block_ids`, which lists the ids of the whole prefix.
+        return len(self._manager.get_blocks(shadow.request.request_id).blocks[0])
 
 
 def blocks_of(tokens: int, block_size: int) -> int:

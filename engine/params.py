@@ -6,13 +6,13 @@ needs of the cluster configuration travels as this one strict JSON object. Impor
 torch: the command line writes it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 
 from configs.schema import ClusterConfig, StepTimeConfig
 from engine.cores import bound_cpus
-from policy.slack import SlackParams
+from policy.slack import AUTO, MIN_AUTO_TOKENS, SlackParams
 from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Controller, Role, Slo
 
@@ -38,6 +38,7 @@ class StepTimeStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     s_per_request: NotNegative
     s_per_token: Positive
     s_per_token_context: NotNegative
+    s_per_context_token: NotNegative = 0.0
 
 
 class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +54,8 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     beta: Annotated[float, msgspec.Meta(gt=0, le=1)]
     delta: Share
     margin: Annotated[float, msgspec.Meta(ge=0, lt=1)]
-    n_min_tokens: PositiveCount
+    n_min_tokens: PositiveCount | Literal["auto"]
+    reread_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.25
     iteration_cap_s: NotNegative
     max_chunk_tokens: PositiveCount
     segment_tokens: PositiveCount
@@ -96,6 +98,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             delta=shadow.delta,
             margin=shadow.margin,
             n_min_tokens=shadow.n_min_tokens,
+            reread_share=shadow.reread_share,
             iteration_cap_s=shadow.iteration_cap_s,
             max_chunk_tokens=shadow.max_chunk_tokens,
             segment_tokens=shadow.segment_tokens,
@@ -120,6 +123,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             delta=self.delta,
             margin=self.margin,
             n_min_tokens=self.n_min_tokens,
+            reread_share=self.reread_share,
             iteration_cap_s=self.iteration_cap_s,
             max_chunk_tokens=self.max_chunk_tokens,
             slo=Slo(ttft_s=self.slo_ttft_s, tpot_s=self.slo_tpot_s),
@@ -129,7 +133,8 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def step_time_model(self) -> StepTimeModel:
         """A model that trusts itself for n_min tokens until it has seen larger steps."""
         start = StepTimeCoefficients(**msgspec.structs.asdict(self.step_time))
-        return StepTimeModel(start, trusted_tokens=self.n_min_tokens)
+        trusted = MIN_AUTO_TOKENS if self.n_min_tokens == AUTO else self.n_min_tokens
+        return StepTimeModel(start, trusted_tokens=trusted)
 
     def to_json(self) -> str:
         """The value of the `shadowprefill` key of `--additional-config`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import RequestStatus
 
 from engine.kv_room import ShadowKv, blocks_of
-from engine.shadow_requests import ShadowEnd, ShadowKVCacheManager, ShadowRequest
+from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowKVCacheManager, ShadowRequest
 from engine.visible import VisibleScheduler
 
 if TYPE_CHECKING:
@@ -38,9 +38,10 @@ class ShadowBlocks(VisibleScheduler):
 
     def _yield_slots(self) -> None:
         """A model runner has a slot for each started request: those that wait come first."""
-        started = self._started()
         spare = self.max_num_running_reqs - sum(self.get_request_counts())
-        for shadow in started[max(0, spare) :]:
+        if spare >= len(self.shadows):
+            return
+        for shadow in self._started()[max(0, spare) :]:
             self._drop(shadow)
 
     def _reclaim(self, request: Request) -> bool:
@@ -64,7 +65,7 @@ class ShadowBlocks(VisibleScheduler):
             self.running.remove(request)
         self._preempt_request(request, self.clock(), drop_stale_output=self.requires_kv_delivery)
         self.waiting.remove_request(request)
-        shadow.looked_up_s = float("-inf")
+        shadow.looked_up_s = NEVER_S
         self.shadow_stats.drops += 1
         if request.request_id not in self.shadow_queue:
             # All its tokens were scheduled; the step that ends it is still in flight.

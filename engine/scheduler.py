@@ -23,7 +23,8 @@ from vllm.v1.core.sched.interface import PauseState
 
 from engine.exporter import Controls
 from engine.reclaim import ShadowBlocks
-from engine.shadow_requests import ShadowEnd, ShadowRequest
+from engine.request_clocks import RequestClocks
+from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowRequest
 from engine.timing import EngineClock
 from policy.slack import JobLoad, SlackController, SlackGrant, SlackReason, StepLoad
 
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
     from engine.timing import FinishedStep
 
 LOOK_UP_INTERVAL_S = 0.1
-"""How old the known prefix hit of a waiting job may be; its admission looks again."""
+"""A job that waits was looked up in the prefix cache once, its admission looks again. That walks
+its whole prefix, so only a job which finds no room is looked up anew, and no more often than
+this."""
 JOBS_PER_STEP = 4
+NO_GRANT = SlackGrant(0, SlackReason.NO_JOB)
 STALL_S = 2.0
 """An engine with nothing else to do that grants nothing for so long never will, and vLLM's loop
 polls while anything is unfinished."""
@@ -69,9 +73,14 @@ class ShadowScheduler(ShadowBlocks):
         super()._prepare()
         self.slack = SlackController(self.params.slack_params())
         self.step_time = self.params.step_time_model()
-        self.engine_clock = EngineClock(self.slack, self.step_time, self.max_num_scheduled_tokens)
-        # Two batches are in flight under async scheduling: an arrival waits for both.
-        self._batches_in_flight = 2 if self.scheduler_config.async_scheduling else 1
+        self.request_clocks = RequestClocks(
+            self.slack,
+            self.step_time,
+            chunk_tokens=self.max_num_scheduled_tokens,
+            decode_tokens=1 + self.num_spec_tokens,
+        )
+        self.engine_clock = EngineClock(self.slack, self.step_time, self.request_clocks)
+        self._shown: list[ShadowRequest] = []
         self._stalled_since_s: float | None = None
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -82,8 +91,9 @@ class ShadowScheduler(ShadowBlocks):
         self._unhide(plan.chunks)
         output = super().schedule(throttle_prefills)
         self._hide(plan.chunks, output)
+        shown = [chunk.shadow.request for chunk in plan.chunks]
         self.engine_clock.built(
-            output, self.requests, self.shadows, now_s, plan.grant, plan.waiting_requests
+            output, self.requests, shown, now_s, plan.grant, plan.waiting_requests
         )
         return output
 
@@ -95,7 +105,7 @@ class ShadowScheduler(ShadowBlocks):
         if finished is not None:
             self._finished(finished)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        self.engine_clock.emitted(outputs, now_s)
+        self.request_clocks.emitted(scheduler_output, now_s)
         return outputs
 
     # What is known of each step and each arrival
@@ -130,19 +140,20 @@ class ShadowScheduler(ShadowBlocks):
         waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
             return Plan([], NO_GRANT, waiting)
-        jobs = self._runnable(now_s)
-        room = self.shadow_kv.room(self.shadows.values(), len(self.running))
-        jobs, free_tokens = self._first_that_fits(jobs, room)
+        started = self._started()
+        jobs = self._runnable(now_s, len(started))
+        room = self.shadow_kv.room(started, len(self.running))
+        jobs, free_tokens = self._first_that_fits(now_s, jobs, room)
         load = self._step_load(now_s, waiting, jobs, free_tokens)
         grant = self.slack.grant(load, self.step_time)
         self.shadow_stats.count_grant(grant.reason.value)
         self._end_stalled(grant.tokens, now_s)
         return Plan(self._spread(jobs, grant.tokens, room), grant, waiting)
 
-    def _runnable(self, now_s: float) -> list[ShadowRequest]:
+    def _runnable(self, now_s: float, started_jobs: int) -> list[ShadowRequest]:
         """The next jobs, in the order of the queue, of which a token could be scheduled now."""
         jobs: list[ShadowRequest] = []
-        spare_slots = self.max_num_running_reqs - len(self.running) - len(self._started())
+        spare_slots = self.max_num_running_reqs - len(self.running) - started_jobs
         for job in self.shadow_queue.ordered():
             shadow = self.shadows[job.request_id]
             if shadow.request.num_stale_output_tokens > 0:
@@ -151,29 +162,37 @@ class ShadowScheduler(ShadowBlocks):
                 if spare_slots <= 0:
                     continue
                 spare_slots -= 1
-                if now_s - shadow.looked_up_s > LOOK_UP_INTERVAL_S:
-                    self._look_up(shadow, now_s)
+                if shadow.looked_up_s == NEVER_S:
+                    self.shadow_kv.look_up(shadow, now_s)
             jobs.append(shadow)
             if len(jobs) == JOBS_PER_STEP:
                 break
         return jobs
 
-    def _look_up(self, shadow: ShadowRequest, now_s: float) -> None:
-        self.shadow_kv.look_up(shadow, now_s)
-        self.shadow_queue.restart(shadow.request.request_id, shadow.missing_tokens)
-
     def _first_that_fits(
-        self, jobs: list[ShadowRequest], room: KvRoom
+        self, now_s: float, jobs: list[ShadowRequest], room: KvRoom
     ) -> tuple[list[ShadowRequest], int]:
         """The jobs from the first one on whose next chunk fits, and the room that it has."""
         for index, shadow in enumerate(jobs):
-            minimum = min(self.params.n_min_tokens, shadow.missing_tokens)
-            tokens = room.fits(self.max_num_scheduled_tokens, self.shadow_kv.claim(shadow))
-            if tokens >= minimum:
+            tokens = self._room_for(shadow, room)
+            stale = not shadow.started and now_s - shadow.looked_up_s > LOOK_UP_INTERVAL_S
+            if not tokens and stale:
+                self.shadow_kv.look_up(shadow, now_s)
+                tokens = self._room_for(shadow, room)
+            if tokens:
                 return jobs[index:], tokens
         if jobs:
             self._make_room(jobs[0])
         return jobs[:1], 0
+
+    def _room_for(self, shadow: ShadowRequest, room: KvRoom) -> int:
+        """0 if it is less than the smallest chunk that is worth its cost."""
+        tokens = room.fits(self.max_num_scheduled_tokens, self.shadow_kv.claim(shadow))
+        return tokens if tokens >= self._minimum_tokens(shadow) else 0
+
+    def _minimum_tokens(self, shadow: ShadowRequest) -> int:
+        busy = bool(self.running)
+        return self.slack.minimum_tokens(_job_load(shadow), self.step_time, busy=busy)
 
     def _make_room(self, first: ShadowRequest) -> None:
         """No chunk fits. Of several started jobs only the first in the order goes on; a job that
@@ -186,7 +205,7 @@ class ShadowScheduler(ShadowBlocks):
         if others:
             self._drop(others[-1])
         elif not self.shadow_kv.pinned:
-            minimum = min(self.params.n_min_tokens, first.missing_tokens)
+            minimum = self._minimum_tokens(first)
             cap_room = self.shadow_kv.cap_room(first)
             if cap_room.fits(minimum, self.shadow_kv.claim(first)) < minimum:
                 self._end(first.request, ShadowEnd.TRUNCATED_BY_CAP)
@@ -194,32 +213,33 @@ class ShadowScheduler(ShadowBlocks):
     def _step_load(
         self, now_s: float, waiting: int, jobs: list[ShadowRequest], free_tokens: int
     ) -> StepLoad:
-        # A request that waits settles the matter: the batch need not be looked at.
+        in_flight_s, in_flight_charge_s = self.engine_clock.in_flight_s()
+        budget = self.max_num_scheduled_tokens
+        # A request that waits settles the matter: what runs need not be looked at.
         running = [] if waiting else self.running
-        requests, planned = self.engine_clock.foreground(running, self.max_num_scheduled_tokens)
-        first, *later = [_job_load(shadow) for shadow in jobs] or [NO_JOB]
+        foreground = self.request_clocks.foreground(running, budget, now_s, in_flight_s)
         return StepLoad(
             now_s=now_s,
             waiting_requests=waiting,
             admission_blocked=False,  # whoever is blocked by memory waits in vLLM's queue
-            requests=requests,
-            planned_requests=planned.requests,
-            planned_tokens=planned.tokens,
-            planned_context_token_product=planned.pairs,
-            free_shadow_tokens=min(free_tokens, self.max_num_scheduled_tokens - planned.tokens),
-            first_job_missing_tokens=first.missing_tokens,
-            first_job_probability=first.probability,
-            first_job_context_tokens=first.context_tokens,
-            first_job_started=bool(jobs) and jobs[0].started,
-            later_jobs=tuple(later),
-            batches_in_flight=self._batches_in_flight,
+            busy=foreground.busy,
+            carries_routed=foreground.carries_routed,
+            min_tpot_s=foreground.min_tpot_s,
+            min_slack_s=foreground.min_slack_s,
+            planned=foreground.planned,
+            free_shadow_tokens=min(free_tokens, budget - foreground.planned.tokens),
+            jobs=tuple(map(_job_load, jobs)),
+            in_flight_s=in_flight_s,
+            in_flight_charge_s=in_flight_charge_s,
         )
 
     def _spread(self, jobs: list[ShadowRequest], tokens: int, room: KvRoom) -> list[Chunk]:
         chunks: list[Chunk] = []
         for shadow in jobs:
-            claim = self.shadow_kv.claim(shadow)
-            taken = room.take(min(tokens, shadow.missing_tokens), claim)
+            taken = 0
+            if tokens > 0:
+                claim = self.shadow_kv.claim(shadow)
+                taken = room.take(min(tokens, shadow.missing_tokens), claim)
             if taken <= 0:
                 break
             chunks.append(Chunk(shadow, taken))
@@ -243,6 +263,7 @@ class ShadowScheduler(ShadowBlocks):
         for chunk in chunks:
             shadow, request = chunk.shadow, chunk.shadow.request
             shadow.visible = True
+            self._shown.append(shadow)
             if shadow.started:
                 request.step_limit_tokens = request.num_computed_tokens + chunk.tokens
                 self.running.append(request)
@@ -252,52 +273,54 @@ class ShadowScheduler(ShadowBlocks):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # vLLM decides here whether a chunk was the prompt's last: it must see the real end.
-        for shadow in self.shadows.values():
+        for shadow in self._shown:
             shadow.request.uncap()
         super()._update_after_schedule(scheduler_output)
 
     def _hide(self, chunks: list[Chunk], output: SchedulerOutput) -> None:
-        hidden = {chunk.shadow.request for chunk in chunks}
-        if not hidden:
+        if not chunks:
             return
-        self.running = [request for request in self.running if request not in hidden]
-        self.waiting.remove_requests(hidden)
-        self.deferred_waiting -= hidden
-        for shadow in [chunk.shadow for chunk in chunks]:
+        hidden = {shadow.request for shadow in self._shown}
+        # They were appended last and are there still, unless a request was admitted behind them.
+        while self.running and self.running[-1] in hidden:
+            hidden.discard(self.running.pop())
+        if hidden:
+            self.running = [request for request in self.running if request not in hidden]
+            self.waiting.remove_requests(hidden)
+            self.deferred_waiting -= hidden
+        for shadow in self._shown:
             shadow.visible = False
-            shadow.looked_up_s = float("-inf")
+            shadow.looked_up_s = NEVER_S
             tokens = output.num_scheduled_tokens.get(shadow.request.request_id, 0)
             if tokens:
                 self._served(shadow, tokens)
+        self._shown = []
 
     def _served(self, shadow: ShadowRequest, tokens: int) -> None:
         request_id = shadow.request.request_id
         if shadow.first_hit_tokens is None:
             shadow.first_hit_tokens = shadow.request.num_computed_tokens - tokens
-        # An admission may have found more, or less, in the prefix cache than the plan did.
-        self.shadow_queue.restart(request_id, shadow.missing_tokens + tokens)
         self.shadow_queue.served(request_id, tokens)
+        if not shadow.missing_tokens:
+            self.shadow_queue.cancel(request_id)  # the step that ends it is in flight
         self.shadow_stats.tokens += tokens
         self.shadow_stats.steps += 1
 
     def _foreground_arrived(self, request: Request, marks: Marks) -> None:
-        self._arrived(self.engine_clock.arrived(request, marks, self.clock()), marks)
+        self._arrived(self.request_clocks.arrived(request, marks, self.clock()), marks)
 
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        self.engine_clock.forget(request.request_id)
+        self.request_clocks.forget(request.request_id)
         return super()._free_request(request, delay_free_blocks)
 
 
-NO_JOB = JobLoad(missing_tokens=0, context_tokens=0, probability=0.0)
-NO_GRANT = SlackGrant(0, SlackReason.NO_JOB)
-
-
 def _job_load(shadow: ShadowRequest) -> JobLoad:
-    done_tokens = len(shadow.request.all_token_ids) - shadow.missing_tokens
+    missing_tokens = shadow.missing_tokens
     return JobLoad(
-        missing_tokens=shadow.missing_tokens,
-        context_tokens=done_tokens,
+        missing_tokens=missing_tokens,
+        context_tokens=shadow.request.num_tokens - missing_tokens,
         probability=shadow.marks.switch_probability,
+        started=shadow.started,
     )

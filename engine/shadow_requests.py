@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from engine.marks import Marks
 
+NEVER_S = float("-inf")
 LAST_PRIORITY = 2**31 - 1
 """vLLM's priority policy preempts the largest value: a shadow before anything else."""
 
@@ -107,7 +108,7 @@ class ShadowRequest:
     """Of them when it first started: what others had computed."""
     idle_hit_blocks: int = 0
     """Hit blocks that no request holds: an admission takes them out of the free ones."""
-    looked_up_s: float = float("-inf")
+    looked_up_s: float = NEVER_S
     visible: bool = False
 
     @property
@@ -123,7 +124,7 @@ class ShadowRequest:
     @property
     def missing_tokens(self) -> int:
         done = self.request.num_computed_tokens if self.started else self.hit_tokens
-        return len(self.request.all_token_ids) - done
+        return self.request.num_tokens - done
 
 
 @dataclass(slots=True)

@@ -130,7 +130,11 @@ class VisibleScheduler(ShadowIntake):
             pulls=stats.pulled,
             pulls_timed_out=stats.pulls_timed_out,
             queued_jobs=len(queue),
-            missing_tokens=queue.missing_tokens,
+            missing_tokens=sum(
+                shadow.missing_tokens
+                for request_id, shadow in list(self.shadows.items())
+                if request_id in queue
+            ),
             blocks={"held": self._held_blocks()},
             cap_blocks=self.shadow_kv.cap_blocks,
             controls=self._controls(),

@@ -8,34 +8,35 @@ Which cap holds (`cap_s`): a prefill instance owes nobody a TPOT, so its iterati
 decodes in the batch feel every second. When it is idle nobody decodes, and beta * T only bounds how
 long an arrival waits; the operator states that wait as `iteration_cap_s` (on a CPU the fixed cost
 of an iteration would eat most of beta * T). `iteration_cap_s` 0 is the paper's rule, beta * T in
-both.
+both. Under async scheduling an arrival waits for the iterations in flight as well: the cap holds
+for their predicted time together.
 
 Pure: no clock, no I/O. Hosts: engine.scheduler, bench.sim."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from policy.step_load import (
+    AUTO,
+    MIN_AUTO_TOKENS,
     Accrual,
     JobLoad,
-    RequestLoad,
     SlackGrant,
     SlackParams,
     SlackReason,
     StepLoad,
 )
-from policy.step_time import attended
-from policy.vocabulary import Controller, RequestClass, Role
+from policy.vocabulary import Controller, Role
 
 if TYPE_CHECKING:
     from policy.step_time import StepTimeModel
 
 __all__ = [
+    "AUTO",
+    "MIN_AUTO_TOKENS",
     "Accrual",
     "JobLoad",
-    "RequestLoad",
     "SlackController",
     "SlackGrant",
     "SlackParams",
@@ -51,17 +52,17 @@ PREDICTIVE_GATE = 0.25
 # Numeric cores: numbers in, numbers out, so that the simulator may compile the very same functions.
 
 
-def decode_slack_s(
-    margin: float, tpot_s: float, iterations: int, now_s: float, first_token_s: float
-) -> float:
-    """How long the next iteration may last for a request that decodes (paper, equation 1)."""
-    return (1 - margin) * tpot_s * (iterations + 1) - (now_s - first_token_s)
+def decode_due_s(margin: float, tpot_s: float, iterations: int, first_token_s: float) -> float:
+    """When the next token of a request that decodes is due; the time until then is its slack, how
+    long the next iteration may last (paper, equation 1). It never moves back."""
+    return first_token_s + (1 - margin) * tpot_s * (iterations + 1)
 
 
 def prefill_slack_s(
     margin: float, ttft_s: float, now_s: float, arrival_s: float, remaining_s: float
 ) -> float:
-    """How long the next iteration may last for a request that still prefills."""
+    """How long the next iteration may last for a request that still prefills. `remaining_s` is the
+    predicted time of its chunks after this iteration's: that one is in what the slack bounds."""
     return (1 - margin) * ttft_s - (now_s - arrival_s) - remaining_s
 
 
@@ -80,45 +81,58 @@ def credit_after_s(credit_s: float, earned_s: float, spent_s: float, limit_s: fl
 
 
 class SlackController:
-    """One instance's controller: the parameters, and the credit that protects routed calls.
+    """One instance's controller: the parameters, and the credit that protects routed calls."""
 
-    Under async scheduling an iteration is built before the previous one was observed. What that
-    one may still spend is held back: the newest (batches_in_flight - 1) grants, observed or not."""
-
-    __slots__ = ("_credit_limit_s", "_credit_s", "_held_back_s", "_starved_since_s", "params")
+    __slots__ = ("_credit_limit_s", "_credit_s", "_starved_since_s", "params")
 
     def __init__(self, params: SlackParams) -> None:
         self.params = params
         self._credit_s = 0.0
-        self._credit_limit_s = self._cap_s(params.slo.tpot_s, idle=False)
-        self._held_back_s: deque[float] = deque(maxlen=0)
+        self._credit_limit_s = self.cap_s(params.slo.tpot_s, busy=True)
         self._starved_since_s: float | None = None
+
+    def change(self, params: SlackParams) -> None:
+        """From the next grant on. What was earned or is owed stays, up to the new limit; another
+        controller earned by other rules, so that only a debt stays."""
+        same_rules = params.controller is self.params.controller
+        self.params = params
+        self._credit_limit_s = self.cap_s(params.slo.tpot_s, busy=True)
+        self._credit_s = min(self._credit_s, self._credit_limit_s if same_rules else 0.0)
 
     @property
     def credit_s(self) -> float:
         """Negative while in debt."""
         return self._credit_s
 
-    def change(self, params: SlackParams) -> None:
-        """From the next grant on. What was earned or is owed stays, up to the new limit."""
-        self.params = params
-        self._credit_limit_s = self._cap_s(params.slo.tpot_s, idle=False)
-        self._credit_s = min(self._credit_s, self._credit_limit_s)
+    @property
+    def uses_slack(self) -> bool:
+        """Whether `StepLoad.min_slack_s` matters."""
+        return self.params.controller is Controller.HARVEST_SLO
+
+    def cap_s(self, min_tpot_s: float, *, busy: bool) -> float:
+        """Longest iteration with shadow tokens; T is the default SLO while nobody is in flight."""
+        params = self.params
+        tpot_s = min_tpot_s if busy else params.slo.tpot_s
+        prefill = params.role is Role.PREFILL
+        return cap_s(params.beta, tpot_s, params.iteration_cap_s, prefill, not busy)
+
+    def minimum_tokens(self, job: JobLoad, step_time: StepTimeModel, *, busy: bool) -> int:
+        """The smallest chunk of this job that is worth its cost; smaller ones are deferred."""
+        n_min, share = self.params.n_min_tokens, self.params.reread_share
+        if n_min == AUTO:
+            enough = step_time.worthwhile_tokens(job.context_tokens, share, alone=not busy)
+            return min(max(MIN_AUTO_TOKENS, enough), job.missing_tokens)
+        return min(n_min, job.missing_tokens)
 
     def grant(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant:
         """Shadow tokens for this iteration; call it at most once per iteration."""
-        assert load.batches_in_flight >= 1, load
-        if load.batches_in_flight - 1 != self._held_back_s.maxlen:
-            self._held_back_s = deque(self._held_back_s, maxlen=load.batches_in_flight - 1)
         refusal = _refusal(load, self.params)
         if refusal is not SlackReason.GRANTED:
-            grant, extra_s = SlackGrant(0, refusal), 0.0
-        elif self.params.controller in (Controller.REQUEST, Controller.EAGER):
-            grant, extra_s = _unbudgeted(load, self.params), 0.0
-        else:
-            grant, extra_s = self._budgeted(load, step_time)
-            self._age(load, grant, step_time)
-        self._held_back_s.append(extra_s)
+            return SlackGrant(0, refusal)
+        if self.params.controller in (Controller.REQUEST, Controller.EAGER):
+            return _unbudgeted(load, self.params)
+        grant = self._budgeted(load, step_time)
+        self._age(load, grant, step_time)
         return grant
 
     def observe(
@@ -139,50 +153,85 @@ class SlackController:
 
     def _age(self, load: StepLoad, grant: SlackGrant, step_time: StepTimeModel) -> None:
         """An idle instance that refuses for lack of time has nothing to learn from but the time."""
-        starved = not load.requests and grant.reason in _TOO_SHORT
+        starved = not load.busy and load.in_flight_s <= 0 and grant.reason in _TOO_SHORT
         if starved and self._starved_since_s is not None:
             step_time.forget(load.now_s - self._starved_since_s)
         self._starved_since_s = load.now_s if starved else None
 
-    def _cap_s(self, tpot_s: float, *, idle: bool) -> float:
-        params = self.params
-        prefill = params.role is Role.PREFILL
-        return cap_s(params.beta, tpot_s, params.iteration_cap_s, prefill, idle)
-
-    def _budgeted(self, load: StepLoad, step_time: StepTimeModel) -> tuple[SlackGrant, float]:
-        base_s = step_time.predicted_s(
-            load.planned_requests, load.planned_tokens, load.planned_context_token_product
-        )
+    def _budgeted(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant:
+        base_s = step_time.predicted_s(load.planned)
         budget_s, short = self._budget(load, base_s)
-        tokens, predicted_s = _fill(load, self.params, step_time, budget_s)
-        reason = _shortage(load, self.params, tokens, short)
+        tokens, predicted_s = self._fill(load, step_time, budget_s)
+        reason = self._shortage(load, step_time, tokens, base_s, short)
         if reason is not SlackReason.GRANTED:
-            return SlackGrant(0, reason, budget_s, base_s), 0.0
-        extra_s = predicted_s - base_s if self._spends_credit(load) else 0.0
-        return SlackGrant(tokens, reason, budget_s, predicted_s), extra_s
+            return SlackGrant(0, reason, budget_s, base_s)
+        charge_s = predicted_s - base_s if self._spends_credit(load) else 0.0
+        return SlackGrant(tokens, reason, budget_s, predicted_s, charge_s)
 
     def _budget(self, load: StepLoad, base_s: float) -> tuple[float, SlackReason]:
         """Longest this iteration may last, and what to say when that is too short."""
-        slacks_s = _slacks_s(load, self.params) if self._uses_slack() else []
-        whole_s = min([self._cap_s(_tpot_s(load, self.params), idle=not load.requests), *slacks_s])
-        budget_s = whole_s / load.batches_in_flight
-        if not self._spends_credit(load):
-            return budget_s, SlackReason.NO_SLACK
-        protected_s = base_s + max(0.0, self._credit_s - sum(self._held_back_s))
-        if protected_s < budget_s:
-            return protected_s, SlackReason.NO_CREDIT
+        whole_s = self.cap_s(load.min_tpot_s, busy=load.busy)
+        if self.uses_slack:
+            whole_s = min(whole_s, load.min_slack_s)
+        budget_s = whole_s - load.in_flight_s
+        if self._spends_credit(load):
+            protected_s = base_s + max(0.0, self._credit_s - load.in_flight_charge_s)
+            if protected_s < budget_s:
+                return protected_s, SlackReason.NO_CREDIT
         return budget_s, SlackReason.NO_SLACK
-
-    def _uses_slack(self) -> bool:
-        return self.params.controller is Controller.HARVEST_SLO
 
     def _spends_credit(self, load: StepLoad) -> bool:
         """`harvest` pays for every busy iteration, `harvest-slo` for the protected ones."""
-        return bool(load.requests) and (not self._uses_slack() or _carries_routed(load))
+        return load.carries_routed or (load.busy and not self.uses_slack)
 
+    def _fill(self, load: StepLoad, step_time: StepTimeModel, budget_s: float) -> tuple[int, float]:
+        """Tokens of the jobs, in their order, that fit, and the predicted time with them."""
+        batch = load.planned
+        rest = self._most_tokens(load, step_time)
+        for job in _likely_jobs(load, self.params):
+            limit = min(job.missing_tokens, rest)
+            chunk = step_time.max_tokens_within(budget_s, batch, job.context_tokens, limit)
+            if chunk > 0:
+                batch, rest = batch.plus(chunk, job.context_tokens), rest - chunk
+            if chunk < job.missing_tokens:
+                break
+        return batch.tokens - load.planned.tokens, step_time.predicted_s(batch)
 
-def _carries_routed(load: StepLoad) -> bool:
-    return any(request.request_class is RequestClass.ROUTED for request in load.requests)
+    def _most_tokens(self, load: StepLoad, step_time: StepTimeModel) -> int:
+        most = load.free_shadow_tokens
+        if step_time.trusted_tokens is not None:
+            most = min(most, step_time.trusted_tokens)
+        return min(most, self.params.max_chunk_tokens) if load.busy else most
+
+    def _shortage(
+        self,
+        load: StepLoad,
+        step_time: StepTimeModel,
+        tokens: int,
+        base_s: float,
+        short: SlackReason,
+    ) -> SlackReason:
+        minimum = self.minimum_tokens(load.jobs[0], step_time, busy=load.busy)
+        if tokens >= minimum:
+            return SlackReason.GRANTED
+        if load.free_shadow_tokens < minimum:
+            return SlackReason.NO_SHADOW_KV
+        if tokens == 0:
+            return short
+        # `auto` defers a chunk only in the hope of a larger one.
+        if self.params.n_min_tokens == AUTO and tokens >= self._best_tokens(
+            load, step_time, base_s
+        ):
+            return SlackReason.GRANTED
+        return SlackReason.BELOW_MINIMUM
+
+    def _best_tokens(self, load: StepLoad, step_time: StepTimeModel, base_s: float) -> int:
+        """The chunk of an iteration like this one that only the cap bounds. What is in flight
+        before that one is as long as its own foreground work."""
+        cap = self.cap_s(load.min_tpot_s, busy=load.busy) - min(load.in_flight_s, base_s)
+        job = load.jobs[0]
+        limit = min(job.missing_tokens, self._most_tokens(load, step_time))
+        return step_time.max_tokens_within(cap, load.planned, job.context_tokens, limit)
 
 
 def _refusal(load: StepLoad, params: SlackParams) -> SlackReason:
@@ -190,97 +239,34 @@ def _refusal(load: StepLoad, params: SlackParams) -> SlackReason:
     controller = params.controller
     if controller is Controller.OFF:
         return SlackReason.OFF
-    if load.first_job_missing_tokens <= 0:
+    if not load.jobs:
         return SlackReason.NO_JOB
-    if controller is Controller.EAGER or (
-        controller is Controller.REQUEST and load.first_job_started
-    ):
+    first = load.jobs[0]
+    if controller is Controller.EAGER or (controller is Controller.REQUEST and first.started):
         return SlackReason.GRANTED
     if load.waiting_requests > 0:
         return SlackReason.FOREGROUND_WAITING
     if load.admission_blocked:
         return SlackReason.ADMISSION_BLOCKED
-    if controller is Controller.PREDICTIVE and load.first_job_probability < PREDICTIVE_GATE:
+    if controller is Controller.PREDICTIVE and first.probability < PREDICTIVE_GATE:
         return SlackReason.UNLIKELY
-    if (
-        params.role is Role.PREFILL
-        and controller is not Controller.REQUEST
-        and _carries_routed(load)
-    ):
+    on_prefill = params.role is Role.PREFILL and controller is not Controller.REQUEST
+    if on_prefill and load.carries_routed:
         return SlackReason.ROUTED_IN_BATCH
     return SlackReason.GRANTED
 
 
-def _tpot_s(load: StepLoad, params: SlackParams) -> float:
-    default = params.slo.tpot_s
-    return min((default if r.tpot_s is None else r.tpot_s for r in load.requests), default=default)
-
-
-def _slacks_s(load: StepLoad, params: SlackParams) -> list[float]:
-    """Of the normal requests: a routed one has no slack to lend, it is protected by the credit."""
-    return [
-        _slack_s(request, load.now_s, params)
-        for request in load.requests
-        if request.request_class is not RequestClass.ROUTED
-    ]
-
-
-def _slack_s(request: RequestLoad, now_s: float, params: SlackParams) -> float:
-    if request.is_prefill:
-        ttft_s = params.slo.ttft_s if request.ttft_s is None else request.ttft_s
-        return prefill_slack_s(
-            params.margin, ttft_s, now_s, request.arrival_s, request.remaining_prefill_s
-        )
-    tpot_s = params.slo.tpot_s if request.tpot_s is None else request.tpot_s
-    iterations = request.iterations_since_first_token
-    return decode_slack_s(params.margin, tpot_s, iterations, now_s, request.first_token_s)
-
-
-def _jobs(load: StepLoad, params: SlackParams) -> list[JobLoad]:
-    first = JobLoad(
-        missing_tokens=load.first_job_missing_tokens,
-        context_tokens=load.first_job_context_tokens,
-        probability=load.first_job_probability,
-    )
-    gate = PREDICTIVE_GATE if params.controller is Controller.PREDICTIVE else 0.0
-    return [job for job in (first, *load.later_jobs) if job.probability >= gate]
-
-
-def _fill(
-    load: StepLoad, params: SlackParams, step_time: StepTimeModel, budget_s: float
-) -> tuple[int, float]:
-    """Tokens of the jobs, in their order, that fit, and the predicted time with them."""
-    requests, tokens = load.planned_requests, load.planned_tokens
-    product = load.planned_context_token_product
-    rest = min(params.max_chunk_tokens, load.free_shadow_tokens)
-    granted = 0
-    for job in _jobs(load, params):
-        limit = min(job.missing_tokens, rest - granted)
-        chunk = step_time.max_tokens_within(
-            budget_s, requests, tokens, product, job.context_tokens, limit
-        )
-        if chunk > 0:
-            requests, tokens, granted = requests + 1, tokens + chunk, granted + chunk
-            product += attended(chunk, job.context_tokens)
-        if chunk < job.missing_tokens:
-            break
-    return granted, step_time.predicted_s(requests, tokens, product)
-
-
-def _shortage(load: StepLoad, params: SlackParams, tokens: int, short: SlackReason) -> SlackReason:
-    minimum = min(params.n_min_tokens, load.first_job_missing_tokens)
-    if tokens >= minimum:
-        return SlackReason.GRANTED
-    if load.free_shadow_tokens < minimum:
-        return SlackReason.NO_SHADOW_KV
-    return short if tokens == 0 else SlackReason.BELOW_MINIMUM
+def _likely_jobs(load: StepLoad, params: SlackParams) -> tuple[JobLoad, ...]:
+    if params.controller is not Controller.PREDICTIVE:
+        return load.jobs
+    return tuple(job for job in load.jobs if job.probability >= PREDICTIVE_GATE)
 
 
 def _unbudgeted(load: StepLoad, params: SlackParams) -> SlackGrant:
-    """`request`: the paper's GPU prototype, one whole request in flight; `eager`: shadow work as
-    normal traffic. Both look at no budget: that is what they are the baseline for."""
-    rest = min(params.max_chunk_tokens, max(0, load.free_shadow_tokens))
-    jobs = _jobs(load, params)[: 1 if params.controller is Controller.REQUEST else None]
-    tokens = min(rest, sum(job.missing_tokens for job in jobs))
+    """`request`: the paper's GPU prototype, one whole request in flight, in chunks as long as the
+    engine makes them; `eager`: shadow work as normal traffic. Both look at no budget: that is what
+    they are the baseline for."""
+    jobs = load.jobs[: 1 if params.controller is Controller.REQUEST else None]
+    tokens = min(max(0, load.free_shadow_tokens), sum(job.missing_tokens for job in jobs))
     reason = SlackReason.GRANTED if tokens > 0 else SlackReason.NO_SHADOW_KV
     return SlackGrant(tokens, reason)

@@ -6,8 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
+from typing import Final, Literal
 
-from policy.vocabulary import Controller, RequestClass, Role, Slo
+from policy.step_time import NO_BATCH, Batch
+from policy.vocabulary import Controller, Role, Slo
+
+AUTO: Final = "auto"
+MIN_AUTO_TOKENS = 16
+"""Least n_min under `auto`, about one KV block; where an instance that has seen nothing begins."""
 
 
 class SlackReason(StrEnum):
@@ -44,27 +51,33 @@ class SlackParams:
     """Longest slow-down of routed calls: credit earned per second of decode-only iteration."""
     margin: float
     """Share of every SLO that is kept in reserve."""
-    n_min_tokens: int
-    """Smaller chunks are deferred: each one reads the whole cached context again."""
+    n_min_tokens: int | Literal["auto"]
+    """Smaller chunks are deferred: each one reads the whole cached context again. `auto` weighs
+    that cost (`reread_share`) instead of naming a number."""
     iteration_cap_s: float
-    """See the module docstring; 0 means beta * T alone."""
+    """See the module docstring of policy.slack; 0 means beta * T alone."""
     max_chunk_tokens: int
+    """Of a busy iteration. An idle one is bounded by its cap alone."""
     slo: Slo
     """Of requests that carry none."""
     role: Role
+    reread_share: float = 0.25
+    """Under n_min `auto`: most of a chunk's time that may go into what every chunk costs again."""
     accrual: Accrual = Accrual.ROUTED
 
     def __post_init__(self) -> None:
+        n_min = MIN_AUTO_TOKENS if self.n_min_tokens == AUTO else self.n_min_tokens
         limits = {
             "beta": (0 < self.beta <= 1, "> 0 and <= 1"),
             "delta": (0 <= self.delta <= 1, ">= 0 and <= 1"),
             "margin": (0 <= self.margin < 1, ">= 0 and < 1"),
-            "n_min_tokens": (self.n_min_tokens >= 1, ">= 1"),
+            "n_min_tokens": (n_min >= 1, ">= 1"),
             "iteration_cap_s": (self.iteration_cap_s >= 0, ">= 0"),
             "max_chunk_tokens": (
-                self.max_chunk_tokens >= self.n_min_tokens,
-                f">= n_min_tokens ({self.n_min_tokens}), or no chunk would ever be granted",
+                self.max_chunk_tokens >= n_min,
+                f">= n_min_tokens ({n_min}), or no chunk would ever be granted",
             ),
+            "reread_share": (0 < self.reread_share < 1, "> 0 and < 1"),
         }
         for name, (holds, limit) in limits.items():
             if not holds:
@@ -74,57 +87,45 @@ class SlackParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLoad:
-    """One normal or routed request of the batch. Times are of the engine's monotonic clock."""
-
-    request_class: RequestClass
-    is_prefill: bool
-    arrival_s: float
-    first_token_s: float = 0.0
-    """Of a decoding request."""
-    iterations_since_first_token: int = 0
-    remaining_prefill_s: float = 0.0
-    """Predicted time of a prefilling request's chunks after this iteration's: the iteration itself
-    is in the predicted time that the slack is compared with."""
-    ttft_s: float | None = None
-    """What was left of the TTFT SLO at `arrival_s`; None: the instance's default."""
-    tpot_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobLoad:
     """What is left of one shadow job, and the context that its target already holds."""
 
     missing_tokens: int
     context_tokens: int
     probability: float
+    started: bool = False
+    """Some of its tokens were scheduled before; only `request` looks at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """The iteration being built: what the engine planned for others, and the jobs that may follow.
+    """The iteration being built: what is in flight of others, and the jobs that may follow.
 
-    `requests` are the normal and routed ones in flight, `planned_*` counts what this iteration
-    carries of them. A host that schedules several jobs per iteration lists the others, in order,
-    in `later_jobs`; without them a grant never exceeds the first job."""
+    The host keeps the smallest values itself, because it can do so without looking at every request
+    in every iteration; `policy.slack` has the formulas (`decode_due_s`, `prefill_slack_s`)."""
 
     now_s: float
     waiting_requests: int
     admission_blocked: bool
-    requests: tuple[RequestLoad, ...]
-    planned_requests: int
-    planned_tokens: int
-    planned_context_token_product: float
-    """Sum of `step_time.attended` over the planned requests."""
+    busy: bool
+    """Some normal or routed request is in flight."""
+    carries_routed: bool
+    """A routed one is."""
+    min_tpot_s: float
+    """Smallest TPOT SLO of the normal and routed requests in flight; read only while busy."""
+    min_slack_s: float = inf
+    """Of the normal ones, or a lower bound that is beyond the cap: a routed request has no slack to
+    lend, the credit protects it."""
+    planned: Batch = NO_BATCH
+    """What this iteration carries of them."""
     free_shadow_tokens: int
-    first_job_missing_tokens: int
-    first_job_probability: float
-    first_job_context_tokens: int
-    first_job_started: bool = False
-    """Some of its tokens were scheduled before; only `request` looks at it."""
-    later_jobs: tuple[JobLoad, ...] = ()
-    batches_in_flight: int = 1
-    """How many iterations, this one included, may be in flight: 2 under async scheduling."""
+    jobs: tuple[JobLoad, ...]
+    """The next ones, in order. A grant never exceeds what they miss together."""
+    in_flight_s: float = 0.0
+    """Predicted time of the iterations that were built before and have not come back: under async
+    scheduling an arrival waits for them too."""
+    in_flight_charge_s: float = 0.0
+    """What those will take out of the credit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +137,5 @@ class SlackGrant:
     reason: SlackReason
     budget_s: float = 0.0
     predicted_s: float = 0.0
+    charge_s: float = 0.0
+    """Of the credit, if the iteration runs as predicted."""

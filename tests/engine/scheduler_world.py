@@ -15,6 +15,8 @@ from vllm.v1.request import Request
 
 from engine.fake_runner import FakeRunner, block_hasher, build_scheduler
 from engine.marks import Marks
+from engine.scheduler import ShadowScheduler
+from policy.step_time import Batch, StepTimeModel
 from policy.vocabulary import RequestClass
 from tests.engine.params_of import params as params
 
@@ -38,6 +40,7 @@ def scheduler_of(
     blocks: int = ROOMY_BLOCKS,
     **engine_args: Any,
 ) -> Any:
+    """Its latency model learns nothing: a step carries `max_chunk_tokens`, also an idle one."""
     arguments: dict[str, Any] = {
         "model": str(MODEL),
         "max_model_len": 4096,
@@ -45,13 +48,26 @@ def scheduler_of(
         "max_num_seqs": 8,
         "additional_config": {"shadowprefill": scheduler_params.to_object()},
     }
-    return build_scheduler(
+    scheduler = build_scheduler(
         scheduler_class,
         asynchronous=asynchronous,
         blocks=blocks,
         block_size=BLOCK,
         **(arguments | engine_args),
     )
+    if isinstance(scheduler, ShadowScheduler):
+        scheduler.step_time.__class__ = UnteachableModel
+        scheduler.step_time.trusted_tokens = scheduler_params.max_chunk_tokens
+    return scheduler
+
+
+class UnteachableModel(StepTimeModel):
+    """An existing model becomes one by assignment of its class."""
+
+    __slots__ = ()
+
+    def observe(self, step_s: float, batch: Batch) -> None:
+        pass
 
 
 _hasher = block_hasher(BLOCK)

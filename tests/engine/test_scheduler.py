@@ -151,7 +151,7 @@ def test_a_routed_call_releases_its_shadow_and_uses_what_it_computed(mode: str) 
     world.add(shadow("s", prompt(500), session="a"), shadow("other", 500, session="b"))
     world.step()
     world.step()
-    done = world.scheduler.shadow_stats.tokens // 2  # equal probability: a turn each
+    done = world.scheduler.shadow_stats.tokens  # a job keeps its turn
     world.add(routed("call", prompt(400), session="a"))
     assert world.step() == {"call": 400 - done}
     world.run()
@@ -293,10 +293,10 @@ def test_controller_request_goes_on_beside_waiting_requests_and_keeps_what_is_in
     mode: str,
 ) -> None:
     world = a_world(mode, blocks=40, kv_cap_share=0.9, controller=Controller.REQUEST)
-    world.add(shadow("s", 20 * BLOCK))
-    world.step()
+    world.add(shadow("s", 34 * BLOCK))
+    assert world.step() == {"s": 512}, "the engine's own token budget"
     world.add(normal("n", 38 * BLOCK))
-    assert world.step()["s"] == CHUNK
+    assert world.step()["s"] == 2 * BLOCK
     world.run()
     assert set(world.finished) == {"s", "n"}
 

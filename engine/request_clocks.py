@@ -1,0 +1,208 @@
+"""What is in flight on an engine: each normal and routed request's clock, and the smallest slack.
+
+Nothing here may look at every request in every step: hundreds run, and a step is a few
+milliseconds. So the routed requests and the TPOT SLOs in flight are counted as requests come and
+go, and the deadlines of decoding requests are looked through only when the earliest one that is
+known might bind. Decides nothing.
+
+Host: engine.scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from policy.slack import SlackController, decode_due_s, prefill_slack_s
+from policy.step_time import NO_BATCH, Batch, StepTimeModel
+from policy.vocabulary import RequestClass
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+    from engine.marks import Marks
+
+LONGEST_TRANSIT_S = 60.0
+"""A front end's wall clock that is further off than this is not believed."""
+
+_computed_tokens = attrgetter("num_computed_tokens")
+
+
+@dataclass(slots=True)
+class RequestClock:
+    """Of one normal or routed request, on the engine's monotonic clock."""
+
+    request: Request
+    is_routed: bool
+    arrival_s: float
+    ttft_s: float
+    """What was left of the TTFT SLO at `arrival_s`."""
+    tpot_s: float
+
+
+class Decoding(NamedTuple):
+    """A normal request after its first token."""
+
+    first_token_s: float
+    tpot_s: float
+    output_tokens: list[int]
+    """vLLM's own list, which it only ever appends to."""
+
+
+class Foreground(NamedTuple):
+    """The normal and routed requests in flight, as `StepLoad` wants them."""
+
+    busy: bool = False
+    carries_routed: bool = False
+    min_tpot_s: float = inf
+    min_slack_s: float = inf
+    planned: Batch = NO_BATCH
+
+
+class RequestClocks:
+    """Of everything but shadows, from arrival to end."""
+
+    def __init__(
+        self,
+        controller: SlackController,
+        step_time: StepTimeModel,
+        *,
+        chunk_tokens: int,
+        decode_tokens: int,
+    ) -> None:
+        """`chunk_tokens`: most tokens of a step. `decode_tokens`: most that a step has of a request
+        that decodes, more than one with speculative decoding."""
+        self.decode_tokens = decode_tokens
+        self._controller = controller
+        self._step_time = step_time
+        self._chunk_tokens = chunk_tokens
+        self._clocks: dict[str, RequestClock] = {}
+        self._before_first: dict[str, RequestClock] = {}
+        self._decoding: dict[str, Decoding] = {}
+        self._routed: set[str] = set()
+        self._tpots_s: Counter[float] = Counter()
+        self._earliest_due_s = inf
+        """No later than the earliest deadline in `_decoding`, none of which moves back."""
+        self._margin = controller.params.margin
+
+    def arrived(self, request: Request, marks: Marks, now_s: float) -> float:
+        """How long the request has waited in the engine's inbox."""
+        # The request waited for the previous step in the engine's inbox; that wait is part of its
+        # TTFT. Only this difference is taken from the wall clock.
+        transit_s = time.time() - request.arrival_time
+        transit_s = transit_s if 0 <= transit_s <= LONGEST_TRANSIT_S else 0.0
+        slo = self._controller.params.slo
+        clock = RequestClock(
+            request=request,
+            is_routed=marks.request_class is RequestClass.ROUTED,
+            arrival_s=now_s - transit_s,
+            ttft_s=slo.ttft_s if marks.ttft_budget_s is None else marks.ttft_budget_s,
+            tpot_s=slo.tpot_s if marks.tpot_s is None else marks.tpot_s,
+        )
+        request_id = request.request_id
+        self._clocks[request_id] = self._before_first[request_id] = clock
+        self._tpots_s[clock.tpot_s] += 1
+        if clock.is_routed:
+            self._routed.add(request_id)
+        return transit_s
+
+    def forget(self, request_id: str) -> None:
+        clock = self._clocks.pop(request_id, None)
+        if clock is None:
+            return
+        self._before_first.pop(request_id, None)
+        self._decoding.pop(request_id, None)
+        self._routed.discard(request_id)
+        self._tpots_s[clock.tpot_s] -= 1
+        if not self._tpots_s[clock.tpot_s]:
+            del self._tpots_s[clock.tpot_s]
+
+    def emitted(self, output: SchedulerOutput, now_s: float) -> None:
+        """vLLM has taken in the output of a step: who got a first token?"""
+        if not self._before_first:
+            return
+        for request_id in self._before_first.keys() & output.num_scheduled_tokens.keys():
+            clock = self._before_first[request_id]
+            if clock.request.num_output_tokens:
+                del self._before_first[request_id]
+                self._decodes(request_id, clock, now_s)
+
+    def _decodes(self, request_id: str, clock: RequestClock, now_s: float) -> None:
+        # A routed request has no slack to lend. Of one whose input is streamed, the pauses are its
+        # client's: no deadline says anything about it.
+        if clock.is_routed or clock.request.resumable:
+            return
+        self._decoding[request_id] = Decoding(now_s, clock.tpot_s, clock.request._output_token_ids)
+        due_s = decode_due_s(self._margin, clock.tpot_s, 0, now_s)
+        self._earliest_due_s = min(self._earliest_due_s, due_s)
+
+    # What a step carries, and what is in flight
+
+    def any_routed(self, request_ids: Collection[str]) -> bool:
+        return bool(self._routed) and not self._routed.isdisjoint(request_ids)
+
+    def any_before_first_token(self, request_ids: Collection[str]) -> bool:
+        before = self._before_first
+        return bool(before) and not before.keys().isdisjoint(request_ids)
+
+    def foreground(
+        self, running: Sequence[Request], token_budget: int, now_s: float, in_flight_s: float
+    ) -> Foreground:
+        """What runs, and what vLLM is about to schedule of it. Nothing waits, or the clocks of what
+        waits would be taken for those of what runs."""
+        if not running:
+            return Foreground()
+        prefills = [request for request in running if request.is_prefill_chunk]
+        planned = self._planned_decodes(running, prefills)
+        prefill_slack_s = inf
+        for request in prefills:
+            context = request.num_computed_tokens
+            tokens = min(request.num_tokens - context, token_budget - planned.tokens)
+            if tokens > 0:
+                planned = planned.plus(tokens, context)
+                context += tokens
+            prefill_slack_s = min(prefill_slack_s, self._prefill_slack_s(request, context, now_s))
+        min_tpot_s = min(self._tpots_s)
+        min_slack_s = inf
+        if self._controller.uses_slack:
+            enough_s = self._controller.cap_s(min_tpot_s, busy=True) + in_flight_s
+            due_s = self._due_s(now_s + enough_s)
+            min_slack_s = min(prefill_slack_s, due_s - now_s)
+        return Foreground(True, bool(self._routed), min_tpot_s, min_slack_s, planned)
+
+    def _planned_decodes(self, running: Sequence[Request], prefills: Sequence[Request]) -> Batch:
+        count, each = len(running) - len(prefills), self.decode_tokens
+        context = sum(map(_computed_tokens, running)) - sum(map(_computed_tokens, prefills))
+        pairs = each * (context + count * (each + 1) / 2)  # the sum of `attended`
+        return Batch(count, count * each, pairs, context)
+
+    def _prefill_slack_s(self, request: Request, context_tokens: int, now_s: float) -> float:
+        clock = self._before_first.get(request.request_id)
+        if clock is None or clock.is_routed:
+            return inf  # with a first token out, its slack is that of a request that decodes
+        rest_tokens = request.num_tokens - context_tokens
+        remaining_s = self._step_time.prefill_s(rest_tokens, context_tokens, self._chunk_tokens)
+        margin = self._controller.params.margin
+        return prefill_slack_s(margin, clock.ttft_s, now_s, clock.arrival_s, remaining_s)
+
+    def _due_s(self, enough_s: float) -> float:
+        """The earliest deadline; or, if that is after `enough_s`, some time between the two."""
+        margin = self._controller.params.margin
+        if self._earliest_due_s >= enough_s and margin == self._margin:
+            return self._earliest_due_s
+        self._margin, kept = margin, 1 - margin
+        # `decode_due_s` of each, written out: hundreds of calls would cost more than the sums.
+        self._earliest_due_s = min(
+            [
+                first_token_s + kept * tpot_s * len(output_tokens)
+                for first_token_s, tpot_s, output_tokens in self._decoding.values()
+            ],
+            default=inf,
+        )
+        return self._earliest_due_s
