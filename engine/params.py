@@ -130,11 +130,15 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             role=self.role,
         )
 
+    @property
+    def first_chunk_tokens(self) -> int:
+        """Of an instance that has seen no iteration yet."""
+        return MIN_AUTO_TOKENS if self.n_min_tokens == AUTO else self.n_min_tokens
+
     def step_time_model(self) -> StepTimeModel:
         """A model that trusts itself for n_min tokens until it has seen larger steps."""
         start = StepTimeCoefficients(**msgspec.structs.asdict(self.step_time))
-        trusted = MIN_AUTO_TOKENS if self.n_min_tokens == AUTO else self.n_min_tokens
-        return StepTimeModel(start, trusted_tokens=trusted)
+        return StepTimeModel(start, trusted_tokens=self.first_chunk_tokens)
 
     def to_json(self) -> str:
         """The value of the `shadowprefill` key of `--additional-config`."""

@@ -132,7 +132,7 @@ class ShadowScheduler(ShadowBlocks):
     def _params_changed(self) -> None:
         super()._params_changed()
         self.slack.change(self.params.slack_params())
-        self.step_time.trust(self.params.n_min_tokens)
+        self.step_time.trust(self.params.first_chunk_tokens)
 
     # Plan
 

@@ -117,11 +117,11 @@ def test_credit_factors_and_jobs_outlive_a_change(mode: str) -> None:
         world.step()
     scheduler = world.scheduler
     credit_s, factor = scheduler.slack.credit_s, scheduler.step_time.base_factor
-    missing = scheduler.shadow_queue.missing_tokens
+    missing = scheduler.shadows["s"].missing_tokens
     scheduler.add_request(a_request("c", [1], None, **control_xargs({"max_chunk_tokens": 96})))
     assert scheduler.slack.credit_s == credit_s
     assert scheduler.step_time.base_factor == factor
-    assert scheduler.shadow_queue.missing_tokens == missing
+    assert scheduler.shadows["s"].missing_tokens == missing
     assert scheduler.slack.params.max_chunk_tokens == 96
     world.run()
     assert world.finished["s"].finish_reason is FinishReason.LENGTH
@@ -129,10 +129,12 @@ def test_credit_factors_and_jobs_outlive_a_change(mode: str) -> None:
 
 def test_a_new_chunk_size_holds_from_the_next_step_on() -> None:
     world = a_world("sync")
-    world.add(shadow("s", 1000))
-    assert world.step() == {"s": 64}
+    world.scheduler.step_time.trusted_tokens = 1000
+    world.add(normal("n", 32, max_tokens=10), shadow("s", 1000))
+    world.step()
+    assert world.step() == {"n": 1, "s": 64}
     world.add(a_request("c", [1], None, **control_xargs({"max_chunk_tokens": 128})))
-    assert world.step() == {"s": 128}
+    assert world.step() == {"n": 1, "s": 128}
 
 
 def test_a_smaller_cap_of_the_kv_pool_ends_the_job_that_fills_it() -> None:
