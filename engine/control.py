@@ -48,6 +48,7 @@ _OF_COMPUTING = frozenset(CHANGEABLE) - {"controller", "kv_cap_share", "idle_age
 for all instances of a cluster, and each says what it made of it."""
 _RULES = {
     "controller": f"must be one of {[controller.value for controller in Controller]}",
+    "n_min_tokens": "must be an integer >= 1 or 'auto'",
     "trace_path": "must be an absolute path that ends in .jsonl, or empty",
 }
 _FIELD = re.compile(r" - at `\$\.(\w+).*`$")

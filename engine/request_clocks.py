@@ -21,7 +21,7 @@ from policy.step_time import NO_BATCH, Batch, StepTimeModel
 from policy.vocabulary import RequestClass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
@@ -160,20 +160,19 @@ class RequestClocks:
             return Foreground()
         prefills = [request for request in running if request.is_prefill_chunk]
         planned = self._planned_decodes(running, prefills)
-        prefill_slack_s = inf
+        computed: dict[str, int] = {}
         for request in prefills:
             context = request.num_computed_tokens
-            tokens = min(request.num_tokens - context, token_budget - planned.tokens)
-            if tokens > 0:
+            tokens = max(0, min(request.num_tokens - context, token_budget - planned.tokens))
+            if tokens:
                 planned = planned.plus(tokens, context)
-                context += tokens
-            prefill_slack_s = min(prefill_slack_s, self._prefill_slack_s(request, context, now_s))
+            computed[request.request_id] = context + tokens
         min_tpot_s = min(self._tpots_s)
         min_slack_s = inf
         if self._controller.uses_slack:
             enough_s = self._controller.cap_s(min_tpot_s, busy=True) + in_flight_s
             due_s = self._due_s(now_s + enough_s)
-            min_slack_s = min(prefill_slack_s, due_s - now_s)
+            min_slack_s = min(due_s - now_s, self._prefill_slack_s(computed, now_s))
         return Foreground(True, bool(self._routed), min_tpot_s, min_slack_s, planned)
 
     def _planned_decodes(self, running: Sequence[Request], prefills: Sequence[Request]) -> Batch:
@@ -182,14 +181,19 @@ class RequestClocks:
         pairs = each * (context + count * (each + 1) / 2)  # the sum of `attended`
         return Batch(count, count * each, pairs, context)
 
-    def _prefill_slack_s(self, request: Request, context_tokens: int, now_s: float) -> float:
-        clock = self._before_first.get(request.request_id)
-        if clock is None or clock.is_routed:
-            return inf  # with a first token out, its slack is that of a request that decodes
-        rest_tokens = request.num_tokens - context_tokens
-        remaining_s = self._step_time.prefill_s(rest_tokens, context_tokens, self._chunk_tokens)
-        margin = self._controller.params.margin
-        return prefill_slack_s(margin, clock.ttft_s, now_s, clock.arrival_s, remaining_s)
+    def _prefill_slack_s(self, computed: Mapping[str, int], now_s: float) -> float:
+        """The smallest of those without a first token. `computed`: of some of them, how far they
+        are after this step; the prompts of the others are in flight as a whole."""
+        least_s, margin = inf, self._controller.params.margin
+        for request_id, clock in self._before_first.items():
+            if clock.is_routed:
+                continue
+            prompt_tokens = clock.request.num_tokens
+            context = computed.get(request_id, prompt_tokens)
+            rest_s = self._step_time.prefill_s(prompt_tokens - context, context, self._chunk_tokens)
+            slack_s = prefill_slack_s(margin, clock.ttft_s, now_s, clock.arrival_s, rest_s)
+            least_s = min(least_s, slack_s)
+        return least_s
 
     def _due_s(self, enough_s: float) -> float:
         """The earliest deadline; or, if that is after `enough_s`, some time between the two."""

@@ -41,7 +41,7 @@ def test_a_control_request_changes_what_it_names_and_nothing_else() -> None:
         ({"beta": "0.1"}, "beta must be `float`, got '0.1'"),
         ({"delta": True}, "delta must be `float`, got True"),
         ({"margin": 1.0}, "margin must be `float` < 1.0, got 1.0"),
-        ({"n_min_tokens": 1.5}, "n_min_tokens must be `int`, got 1.5"),
+        ({"n_min_tokens": 1.5}, "n_min_tokens must be an integer >= 1 or 'auto', got 1.5"),
         ({"iteration_cap_s": None}, "iteration_cap_s must be `float`, got None"),
         ({"kv_cap_share": 0}, "kv_cap_share must be `float` > 0.0, got 0"),
         ({"idle_age_s": -1}, "idle_age_s must be `float` >= 0.0, got -1"),

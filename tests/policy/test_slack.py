@@ -364,24 +364,6 @@ def test_a_busy_instance_learns_from_its_iterations_and_not_from_time() -> None:
         assert controller.grant(load, model).tokens == 0
 
 
-def test_new_parameters_hold_from_the_next_grant_on_and_what_was_earned_stays() -> None:
-    controller = SlackController(PARAMS)
-    controller.observe(0.5, was_decode_only=True, carried_routed=True, shadow_extra_s=0.0)
-    assert controller.credit_s == pytest.approx(0.05)
-    controller.change(replace(PARAMS, controller=Controller.OFF))
-    assert controller.grant(a_load(), PER_TOKEN).reason is SlackReason.OFF
-    assert controller.credit_s == pytest.approx(0.05)
-
-
-def test_credit_beyond_a_smaller_cap_is_lost() -> None:
-    controller = SlackController(PARAMS)
-    controller.observe(0.5, was_decode_only=True, carried_routed=True, shadow_extra_s=0.0)
-    controller.change(replace(PARAMS, beta=0.1))
-    assert controller.credit_s == pytest.approx(0.02)
-    controller.change(PARAMS)
-    assert controller.credit_s == pytest.approx(0.02)
-
-
 def test_credit_is_capped_before_it_is_spent() -> None:
     assert credit_after_s(0.09, 0.05, 0.02, 0.1) == pytest.approx(0.08)
 
