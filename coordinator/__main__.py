@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
 from configs.load import ConfigError, load_config
 from coordinator.app import create_app
-from coordinator.client_watch import WatchedProtocol
+from coordinator.hot_protocol import HotProtocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -27,13 +32,15 @@ def main(argv: list[str] | None = None) -> None:
         app = create_app(config)
     except (ConfigError, ValueError) as error:
         parser.exit(2, f"{error}\n")
+    # uvicorn calls what it takes for a class.
+    hot = cast("type[asyncio.Protocol]", functools.partial(HotProtocol, app.hot))
     _calm_garbage_collection()
     uvicorn.run(
         app,
         host=config.coordinator.host,
         port=config.coordinator.port,
         loop="uvloop",
-        http=WatchedProtocol,
+        http=hot,
         ws="none",
         access_log=False,
         proxy_headers=False,

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class CoordinatorApp(FastAPI):
-    """The door. `hot` answers the paths in KINDS without FastAPI's middleware."""
+    """The door. `hot` answers the paths in KINDS without FastAPI's middleware, and most of their
+    requests without ASGI (coordinator.hot_protocol)."""
 
     hot: OpenAiApi
 

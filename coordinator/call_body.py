@@ -6,8 +6,7 @@ in the engine's own parser, so that nothing is smuggled past the strip list."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,8 +48,7 @@ _PREFILL_KV = msgspec.Raw(_encode(PREFILL_LEG_KV_PARAMS))
 _OFF: Final = (b"null", b"false", b"0", b"1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientBody:
+class ClientBody(NamedTuple):
     """A checked body. `fields` is what engines may see, without `model`."""
 
     kind: CallKind

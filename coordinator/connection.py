@@ -40,6 +40,9 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
+        self._deadline_s = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_s = 0.0
         self._broken: str = ""
         self._reusable = False
         self._nobody_reads: asyncio.TimerHandle | None = None
@@ -120,12 +123,30 @@ class Connection(asyncio.Protocol):
         if self._broken:
             raise Disconnected(self._broken)
         waiter = self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(max(timeout_s, 0.0), _expire, waiter)
+        self._deadline_s = self._loop.time() + timeout_s
+        if self._alarm is None or self._alarm_s > self._deadline_s:
+            self._set_alarm()
         try:
             await waiter
         finally:
             self._waiter = None
-            timer.cancel()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_s = self._deadline_s
+        self._alarm = self._loop.call_at(self._alarm_s, self._ring)
+
+    def _ring(self) -> None:
+        """An alarm stays set when what it was for has come: most are for nothing, and setting and
+        cancelling one per wait costs more than to look again when it rings."""
+        self._alarm = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._deadline_s > self._loop.time():
+            self._set_alarm()
+        else:
+            self._waiter.set_exception(TimeoutError())
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -148,8 +169,9 @@ class Connection(asyncio.Protocol):
             self._break(f"sent a malformed answer: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._nobody_reads is not None:
-            self._nobody_reads.cancel()
+        for timer in (self._nobody_reads, self._alarm):
+            if timer is not None:
+                timer.cancel()
         self._broken = self._broken or f"closed the connection ({exc or 'end of file'})"
         self._wake()
 
@@ -189,8 +211,3 @@ class Connection(asyncio.Protocol):
             self._nobody_reads = None
             self.release()
         self._wake()
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())

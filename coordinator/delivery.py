@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 
 
 class Reply(Protocol):
-    """The client's side. Nothing can be taken back once `start` was called."""
+    """The client's side: `whole`, or `start` and then `write`. Nothing can be taken back."""
 
     async def start(self, content_type: bytes, headers: list[tuple[bytes, bytes]]) -> None: ...
 
     async def write(self, data: bytes, last: bool = False) -> None: ...
+
+    async def whole(
+        self,
+        content_type: bytes,
+        headers: list[tuple[bytes, bytes]],
+        data: bytes,
+        status: int = 200,
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +93,7 @@ class Delivery:
             call.record.finish_reason = parsed.choices[0].finish_reason
         if call.request_class is RequestClass.ROUTED:
             self.shadow.output_bytes(job.session, call, data)
-        length = (b"content-length", b"%d" % len(data))
-        await reply.start(answer.content_type, [*_headers(job), length])
-        await reply.write(data, last=True)
+        await reply.whole(answer.content_type, _headers(job), data)
 
 
 def _headers(job: Job) -> list[tuple[bytes, bytes]]:

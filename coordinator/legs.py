@@ -7,7 +7,7 @@ is asked once more itself. Host: coordinator.pd_flow."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coordinator.call_body import engine_body, prefill_body
 from coordinator.errors import (
@@ -39,8 +39,7 @@ MOST_FAILURES: Final = 2
 carried through all of them. A refused connection costs nothing and does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A call that runs."""
 
     session: Session

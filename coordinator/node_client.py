@@ -6,8 +6,7 @@ asked; after that nobody may."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -46,8 +45,7 @@ class _PrefillReply(msgspec.Struct):
 _decode_prefill = msgspec.json.Decoder(_PrefillReply).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Handoff:
+class Handoff(NamedTuple):
     """P is done: its KV waits for one D."""
 
     remote_kv: RemoteKv

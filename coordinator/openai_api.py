@@ -1,18 +1,20 @@
-"""The two hot endpoints as one raw ASGI application: body in, checks, `pd_flow.serve`, bytes out.
+"""The two hot endpoints: body in, checks, `pd_flow.serve`, bytes out.
 
-FastAPI's own request handling would cost more than the rest of the coordinator, so it is left to
-the other endpoints."""
+`answer` is the door; coordinator.hot_protocol opens it for most requests. As a raw ASGI application
+it serves the others, and every one under another server. FastAPI's own request handling would cost
+more than the rest of the coordinator, so it is left to the other endpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coordinator.call_body import read_body
 from coordinator.calls import CallKind
-from coordinator.client_watch import ClientWatch
+from coordinator.client_watch import watching
+from coordinator.delivery import Reply
 from coordinator.errors import (
     BodyTooLarge,
     CallError,
@@ -24,8 +26,9 @@ from coordinator.pd_flow import Request
 from coordinator.sse import error_event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
+    from coordinator.client_watch import ClientWatch
     from coordinator.metrics import Metrics
     from coordinator.pd_flow import PdFlow
 
@@ -41,6 +44,14 @@ _log = logging.getLogger(__name__)
 
 class ClientGone(Exception):
     """The client left while its body was still on the way."""
+
+
+class CallReply(Reply, Protocol):
+    """The client's side of a call, and how far it has come."""
+
+    is_started: bool
+    is_over: bool
+    """Its last byte is on the way."""
 
 
 class AsgiReply:
@@ -70,46 +81,67 @@ class AsgiReply:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def whole(
-        self, content_type: bytes, headers: list[tuple[bytes, bytes]], data: bytes, status: int
+        self,
+        content_type: bytes,
+        headers: list[tuple[bytes, bytes]],
+        data: bytes,
+        status: int = 200,
     ) -> None:
-        length = (b"content-length", str(len(data)).encode())
+        length = (b"content-length", b"%d" % len(data))
         await self.start(content_type, [*headers, length], status)
         await self.write(data, last=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiApi:
-    """An ASGI application for the paths in KINDS."""
+    """Answers the calls of the hot paths; also an ASGI application for the paths in KINDS."""
 
     flow: PdFlow
     metrics: Metrics
     max_body_bytes: int
     clock: Callable[[], float]
 
+    async def answer(
+        self,
+        kind: CallKind,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        reply: CallReply,
+        watch: ClientWatch,
+    ) -> None:
+        """The call of one request whose body is complete; a client that leaves cancels it."""
+        try:
+            try:
+                request = Request(read_body(kind, body), headers, self.clock())
+                await self.flow.serve(request, reply)
+            except CallError as error:
+                await self._tell(reply, error)
+        except asyncio.CancelledError:
+            # By the watch: over. By anybody else (a server that stops): not ours to eat.
+            if not watch.takes_back():
+                raise
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = AsgiReply(send)
+        headers = dict(scope["headers"])
         try:
-            request = await self._request(scope, receive)
-            await self._serve(request, reply, ClientWatch(scope, receive, reply))
+            body = await self._body(scope["method"], headers, receive)
         except ClientGone:
             return
         except CallError as error:
             await self._tell(reply, error)
+            return
+        with watching(receive, reply) as watch:
+            await self.answer(KINDS[scope["path"]], headers, body, reply, watch)
 
-    async def _request(self, scope: Scope, receive: Receive) -> Request:
-        """Everything that can be refused without knowing a model."""
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(scope["method"])
-        headers = dict(scope["headers"])
-        content_type = headers.get(b"content-type", b"")
-        if content_type.partition(b";")[0].strip().lower() != JSON:
-            raise ContentTypeUnsupported(content_type.decode("latin-1"))
-        raw = await self._read(headers.get(b"content-length"), receive)
-        arrived_s = self.clock()
-        return Request(read_body(KINDS[scope["path"]], raw), headers, arrived_s)
-
-    async def _read(self, announced: bytes | None, receive: Receive) -> bytes:
+    async def _body(self, method: str, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        """After everything that can be refused without it."""
+        if method != "POST":
+            raise MethodNotAllowed(method)
+        if not is_json(headers):
+            raise ContentTypeUnsupported(headers.get(b"content-type", b"").decode("latin-1"))
         limit = self.max_body_bytes
+        announced = headers.get(b"content-length")
         if announced is not None and announced.isdigit() and int(announced) > limit:
             raise BodyTooLarge(limit, int(announced))
         parts: list[bytes] = []
@@ -127,18 +159,7 @@ class OpenAiApi:
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _serve(self, request: Request, reply: AsgiReply, watch: ClientWatch) -> None:
-        """Runs the call, and cancels it when the client goes away."""
-        try:
-            await self.flow.serve(request, reply)
-        except asyncio.CancelledError:
-            # By the watch: over. By anybody else (a server that stops): not ours to eat.
-            if not watch.takes_back():
-                raise
-        finally:
-            watch.end()
-
-    async def _tell(self, reply: AsgiReply, error: CallError) -> None:
+    async def _tell(self, reply: CallReply, error: CallError) -> None:
         if error.status >= 500:
             _log.warning("call failed: %s", error)
         if reply.is_over:
@@ -150,5 +171,10 @@ class OpenAiApi:
             self.metrics.refused(error.status)
         headers = []
         if error.retry_after_s is not None:
-            headers.append((b"retry-after", str(error.retry_after_s).encode()))
+            headers.append((b"retry-after", b"%d" % error.retry_after_s))
         await reply.whole(JSON, headers, error.body(), error.status)
+
+
+def is_json(headers: Mapping[bytes, bytes]) -> bool:
+    content_type = headers.get(b"content-type", b"")
+    return content_type == JSON or content_type.partition(b";")[0].strip().lower() == JSON

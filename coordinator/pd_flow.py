@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.call_body import check_prompt_length
 from coordinator.calls import CallKind
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 SHADOW_HEADER = b"x-shadowprefill-shadow"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What the door hands in: a checked body, not yet placed."""
 
     body: ClientBody

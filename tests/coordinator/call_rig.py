@@ -18,7 +18,7 @@ from configs.schema import ClusterConfig
 from coordinator.app import CoordinatorApp
 from coordinator.app import create_app as create_coordinator
 from coordinator.calls import CallContext, NoShadow
-from coordinator.client_watch import WatchedProtocol
+from coordinator.hot_protocol import HotProtocol
 from tests.coordinator.shadow_rig import shadow_config
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def a_coordinator(
     prepare: Callable[[dict[str, FakeEngine]], None] = lambda engines: None,
     ready: bool = True,
     shadow: bool = False,
-    protocol: type[HttpToolsProtocol] = WatchedProtocol,
+    protocol: type[HttpToolsProtocol] = HotProtocol,
 ) -> AsyncIterator[Rig]:
     """Everything runs and, unless told otherwise, every model is ready. `prepare` sees the engines
     before the coordinator does; `shadow`: the real shadow flow instead of a log."""
@@ -168,13 +168,14 @@ async def a_coordinator(
 
 @asynccontextmanager
 async def serving(
-    app: CoordinatorApp, protocol: type[HttpToolsProtocol] = WatchedProtocol
+    app: CoordinatorApp, protocol: type[HttpToolsProtocol] = HotProtocol
 ) -> AsyncIterator[str]:
     """As uvicorn serves it, lifespan included."""
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
     state = ServerState()
-    served = functools.partial(protocol, config=config, server_state=state, app_state={})
+    door = {"api": app.hot} if protocol is HotProtocol else {}
+    served = functools.partial(protocol, config=config, server_state=state, app_state={}, **door)
     async with app.router.lifespan_context(app):
         server = await asyncio.get_running_loop().create_server(served, "127.0.0.1", 0)
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from coordinator.client_watch import CLIENT, Client, ClientWatch, WatchedProtocol
+from coordinator.client_watch import ClientWatch
+from coordinator.hot_protocol import HotProtocol
 from tests.coordinator.call_rig import COLOCATED, a_chat, a_coordinator, until
 
 
@@ -16,12 +16,7 @@ class AReply:
     is_over = False
 
 
-async def never() -> dict[str, Any]:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-@pytest.mark.parametrize("protocol", [WatchedProtocol, HttpToolsProtocol])
+@pytest.mark.parametrize("protocol", [HotProtocol, HttpToolsProtocol])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_leaves_cancels_its_call(
     protocol: type[HttpToolsProtocol], stream: bool
@@ -37,7 +32,7 @@ async def test_a_client_that_leaves_cancels_its_call(
         assert (await rig.chat(a_chat())).status_code == 200
 
 
-@pytest.mark.parametrize("protocol", [WatchedProtocol, HttpToolsProtocol])
+@pytest.mark.parametrize("protocol", [HotProtocol, HttpToolsProtocol])
 async def test_a_client_that_closes_after_its_answer_cancels_nothing(
     protocol: type[HttpToolsProtocol],
 ) -> None:
@@ -56,27 +51,11 @@ async def test_a_client_that_closes_after_its_answer_cancels_nothing(
         assert rig.hooks.ok == [True] * 3
 
 
-async def test_a_client_that_left_before_the_watch_began_is_noticed_at_once() -> None:
-    client = Client()
-    client.lost()
-
-    async def call() -> bool:
-        watch = ClientWatch({"extensions": {CLIENT: client}}, never, AReply())
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return watch.takes_back()
-        raise AssertionError
-
-    assert await asyncio.create_task(call())
-
-
 async def test_a_server_that_stops_is_not_mistaken_for_a_client_that_left() -> None:
-    client = Client()
     watches: list[ClientWatch] = []
 
     async def call() -> bool:
-        watches.append(ClientWatch({"extensions": {CLIENT: client}}, never, AReply()))
+        watches.append(ClientWatch(AReply()))
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -85,8 +64,6 @@ async def test_a_server_that_stops_is_not_mistaken_for_a_client_that_left() -> N
 
     task = asyncio.create_task(call())
     await asyncio.sleep(0)
-    client.lost()
+    watches[0].client_left()
     task.cancel()
     assert not await task
-    watches[0].end()
-    assert not client.watches
