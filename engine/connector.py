@@ -21,11 +21,12 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
 from engine.intake import logger
-from engine.kv_room import ShadowKv, blocks_of
+from engine.kv_room import LOOK_UP_INTERVAL_S, ShadowKv
 from engine.shadow_requests import ShadowEnd, ShadowRequest
 from engine.visible import VisibleScheduler
 from kv_transport.errors import KvParamsInvalid
 from kv_transport.kv_params import check_pullable, wants_pull
+from policy.kv_class import Shortage
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -39,7 +40,12 @@ class PullScheduler(VisibleScheduler):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.shadow_kv = ShadowKv(self.kv_cache_manager, self.block_size, self.params.kv_cap_share)
+        self.shadow_kv = ShadowKv(
+            self.kv_cache_manager,
+            self.block_size,
+            self.params.kv_class_params(),
+            lambda: self.clock(),  # tests replace it
+        )
         # Hybrid models and some drafters leave the prompt's last tokens to the decode instance.
         self._whole_prompts = (
             len(self.kv_cache_config.kv_cache_groups) == 1
@@ -80,9 +86,10 @@ class PullScheduler(VisibleScheduler):
     def _refusal_of(self, shadow: ShadowRequest) -> ShadowEnd | None:
         if self.connector is None or not wants_pull(shadow.request.kv_transfer_params):
             return ShadowEnd.NO_HANDOFF
-        if blocks_of(shadow.request.num_tokens, self.block_size) > self.shadow_kv.cap_blocks:
+        refusal = super()._refusal_of(shadow)
+        if refusal is None and self._never_fits(shadow, self.clock()):
             return ShadowEnd.TRUNCATED_BY_CAP
-        return super()._refusal_of(shadow)
+        return refusal
 
     # The gate
 
@@ -93,10 +100,21 @@ class PullScheduler(VisibleScheduler):
         if waiting > self.num_waiting_for_streaming_input or running >= self.max_num_running_reqs:
             return None  # waiting counts the pulls in flight, a shadow's among them
         shadow = self.shadows[self.shadow_queue.ordered()[0].request_id]
-        self.shadow_kv.look_up(shadow, now_s)
-        room = self.shadow_kv.room((), running)
+        is_known = now_s - shadow.looked_up_s <= LOOK_UP_INTERVAL_S
+        if not is_known and self._never_fits(shadow, now_s):
+            self._end(shadow.request, ShadowEnd.TRUNCATED_BY_CAP)
+            return None
+        room = self.shadow_kv.room((), running, now_s)
         missing = shadow.missing_tokens
         return shadow if room.fits(missing, self.shadow_kv.claim(shadow)) == missing else None
+
+    def _never_fits(self, shadow: ShadowRequest, now_s: float) -> bool:
+        """Looks up what is cached of it: what normal traffic has there does not count."""
+        self.shadow_kv.look_up(shadow, now_s)
+        room = self.shadow_kv.room((), 0, now_s)
+        found = self.shadow_kv.shortage(shadow, shadow.missing_tokens, room)
+        self.shadow_kv.truncations += found is Shortage.TRUNCATED_BY_CAP
+        return found is Shortage.TRUNCATED_BY_CAP
 
     def _settle(self, shadow: ShadowRequest) -> None:
         request = shadow.request
@@ -106,6 +124,7 @@ class PullScheduler(VisibleScheduler):
             return
         # Left at the head of the queue it would hold up what arrives next.
         shadow.visible = False
+        shadow.looked_up_s = float("-inf")
         self.waiting.remove_request(request)
         self.deferred_waiting.discard(request)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from configs.schema import ClusterConfig, StepTimeConfig
 from engine.cores import bound_cpus
+from policy.kv_class import KvClassParams
 from policy.slack import AUTO, MIN_AUTO_TOKENS, SlackParams
 from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Controller, Role, Slo
@@ -129,6 +130,9 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             slo=Slo(ttft_s=self.slo_ttft_s, tpot_s=self.slo_tpot_s),
             role=self.role,
         )
+
+    def kv_class_params(self) -> KvClassParams:
+        return KvClassParams(kv_cap_share=self.kv_cap_share, idle_age_s=self.idle_age_s)
 
     @property
     def first_chunk_tokens(self) -> int:

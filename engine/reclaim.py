@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import RequestStatus
 
-from engine.kv_room import ShadowKv, blocks_of
-from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowKVCacheManager, ShadowRequest
+from engine.kv_room import ShadowKv
+from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowRequest
 from engine.visible import VisibleScheduler
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 class ShadowBlocks(VisibleScheduler):
     """Hidden requests that may be RUNNING."""
 
-    kv_cache_manager: ShadowKVCacheManager
-
     def _prepare(self) -> None:
         super()._prepare()
-        self.kv_cache_manager.__class__ = ShadowKVCacheManager
-        self.kv_cache_manager.reclaim = self._reclaim
-        self.shadow_kv = ShadowKv(self.kv_cache_manager, self.block_size, self.params.kv_cap_share)
+        self.shadow_kv = ShadowKv(
+            self.kv_cache_manager,
+            self.block_size,
+            self.params.kv_class_params(),
+            lambda: self.clock(),  # tests replace it
+            self._reclaim,
+        )
 
     def _started(self) -> list[ShadowRequest]:
         return [shadow for shadow in self.shadows.values() if shadow.started]
@@ -82,14 +84,12 @@ class ShadowBlocks(VisibleScheduler):
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        shadow = self.shadows.get(request.request_id)
-        own_tokens = request.num_tokens - shadow.found_tokens if shadow else 0
+        is_shadow = request.request_id in self.shadows
         transfer = super()._free_request(request, delay_free_blocks)
-        if shadow and request.request_id in self.requests:
-            own_blocks = blocks_of(own_tokens, self.block_size)
-            self.shadow_kv.pinned[request.request_id] = own_blocks
+        if is_shadow and request.request_id in self.requests:
+            self.shadow_kv.pinned.add(request.request_id)
         return transfer
 
     def _free_blocks(self, request: Request) -> None:
         super()._free_blocks(request)
-        self.shadow_kv.pinned.pop(request.request_id, None)
+        self.shadow_kv.pinned.discard(request.request_id)

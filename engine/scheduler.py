@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.interface import PauseState
 
 from engine.exporter import Controls
+from engine.kv_room import LOOK_UP_INTERVAL_S
 from engine.reclaim import ShadowBlocks
 from engine.request_clocks import RequestClocks
 from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowRequest
 from engine.timing import EngineClock
+from policy.kv_class import Shortage
 from policy.slack import JobLoad, SlackController, SlackGrant, SlackReason, StepLoad
 
 if TYPE_CHECKING:
@@ -38,10 +40,6 @@ if TYPE_CHECKING:
     from engine.marks import Marks
     from engine.timing import FinishedStep
 
-LOOK_UP_INTERVAL_S = 0.1
-"""A job that waits was looked up in the prefix cache once, its admission looks again. That walks
-its whole prefix, so only a job which finds no room is looked up anew, and no more often than
-this."""
 JOBS_PER_STEP = 4
 NO_GRANT = SlackGrant(0, SlackReason.NO_JOB)
 STALL_S = 2.0
@@ -119,7 +117,7 @@ class ShadowScheduler(ShadowBlocks):
         self.observed.arrived(wait_s, self.clock())
 
     def _shadow_state(self) -> tuple[int, int]:
-        return len(self.shadow_queue), self._held_blocks()
+        return len(self.shadow_queue), self.shadow_kv.held_blocks
 
     def _controls(self) -> Controls:
         return Controls(
@@ -142,7 +140,7 @@ class ShadowScheduler(ShadowBlocks):
             return Plan([], NO_GRANT, waiting)
         started = self._started()
         jobs = self._runnable(now_s, len(started))
-        room = self.shadow_kv.room(started, len(self.running))
+        room = self.shadow_kv.room(started, len(self.running), now_s)
         jobs, free_tokens = self._first_that_fits(now_s, jobs, room)
         load = self._step_load(now_s, waiting, jobs, free_tokens)
         grant = self.slack.grant(load, self.step_time)
@@ -181,8 +179,7 @@ class ShadowScheduler(ShadowBlocks):
                 tokens = self._room_for(shadow, room)
             if tokens:
                 return jobs[index:], tokens
-        if jobs:
-            self._make_room(jobs[0])
+        self._make_room(jobs, room)
         return jobs[:1], 0
 
     def _room_for(self, shadow: ShadowRequest, room: KvRoom) -> int:
@@ -194,21 +191,26 @@ class ShadowScheduler(ShadowBlocks):
         busy = bool(self.running)
         return self.slack.minimum_tokens(_job_load(shadow), self.step_time, busy=busy)
 
-    def _make_room(self, first: ShadowRequest) -> None:
-        """No chunk fits. Of several started jobs only the first in the order goes on; a job that
-        has the whole cap to itself and still does not fit has all that it will ever get."""
+    def _make_room(self, jobs: list[ShadowRequest], room: KvRoom) -> None:
+        """No chunk fits. A job that has all that it will ever get ends, one that only waits for the
+        cached entries to grow old does so; else a started job gives way to the first in the order,
+        or jobs that each hold a part would wait for one another."""
+        for shadow in jobs:
+            found = self.shadow_kv.shortage(shadow, self._minimum_tokens(shadow), room)
+            if found is Shortage.TRUNCATED_BY_CAP:
+                self.shadow_kv.truncations += 1
+                self._end(shadow.request, ShadowEnd.TRUNCATED_BY_CAP)
+                return
+            if found is Shortage.NOT_IDLE_YET:
+                self._stalled_since_s = None
+                return
         others = [
             shadow
             for shadow in self._started()
-            if shadow is not first and shadow.request.request_id in self.shadow_queue
+            if shadow not in jobs[:1] and shadow.request.request_id in self.shadow_queue
         ]
         if others:
             self._drop(others[-1])
-        elif not self.shadow_kv.pinned:
-            minimum = self._minimum_tokens(first)
-            cap_room = self.shadow_kv.cap_room(first)
-            if cap_room.fits(minimum, self.shadow_kv.claim(first)) < minimum:
-                self._end(first.request, ShadowEnd.TRUNCATED_BY_CAP)
 
     def _step_load(
         self, now_s: float, waiting: int, jobs: list[ShadowRequest], free_tokens: int
@@ -298,8 +300,6 @@ class ShadowScheduler(ShadowBlocks):
 
     def _served(self, shadow: ShadowRequest, tokens: int) -> None:
         request_id = shadow.request.request_id
-        if shadow.first_hit_tokens is None:
-            shadow.first_hit_tokens = shadow.request.num_computed_tokens - tokens
         self.shadow_queue.served(request_id, tokens)
         if not shadow.missing_tokens:
             self.shadow_queue.cancel(request_id)  # the step that ends it is in flight

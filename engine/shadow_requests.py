@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.request import Request, RequestStatus
 
+from policy.kv_class import NO_HIT, PrefixHit
+from policy.vocabulary import RequestClass
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from engine.kv_pool import TwoClassPool
     from engine.marks import Marks
 
 NEVER_S = float("-inf")
@@ -70,18 +74,41 @@ class CappedRequest(Request):
 
 
 class ShadowKVCacheManager(KVCacheManager):
-    """Gives normal traffic the blocks of hidden shadows before vLLM preempts any of it.
+    """Tells the pool who takes, and gives normal traffic the blocks of hidden shadows before vLLM
+    preempts any of it.
 
     An existing manager becomes one by assignment of its class; references to it stay valid."""
 
+    block_pool: TwoClassPool
     reclaim: Callable[[Request], bool]
     """Frees the blocks of one shadow; False if that request has no claim or nothing is left."""
 
-    def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
-        while True:
-            blocks: KVCacheBlocks | None = super().allocate_slots(request, *args, **kwargs)
-            if blocks is not None or not self.reclaim(request):
-                return blocks
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> KVCacheBlocks | None:
+        is_shadow = isinstance(request, CappedRequest)
+        prefix = new_computed_blocks.blocks if new_computed_blocks is not None else ()
+        self.block_pool.begin(RequestClass.SHADOW if is_shadow else RequestClass.NORMAL, prefix)
+        try:
+            while True:
+                blocks: KVCacheBlocks | None = super().allocate_slots(
+                    request,
+                    num_new_tokens,
+                    num_new_computed_tokens,
+                    new_computed_blocks,
+                    *args,
+                    **kwargs,
+                )
+                if blocks is not None or not self.reclaim(request):
+                    return blocks
+        finally:
+            self.block_pool.end()
 
     def get_computed_blocks(
         self, request: Request, *args: Any, **kwargs: Any
@@ -104,10 +131,8 @@ class ShadowRequest:
     arrival_s: float
     hit_tokens: int = 0
     """Of its prefix in the cache, at its last look-up while it had not started."""
-    first_hit_tokens: int | None = None
-    """Of them when it first started: what others had computed."""
-    idle_hit_blocks: int = 0
-    """Hit blocks that no request holds: an admission takes them out of the free ones."""
+    hit: PrefixHit = NO_HIT
+    """The blocks of that prefix."""
     looked_up_s: float = NEVER_S
     visible: bool = False
 
@@ -115,11 +140,6 @@ class ShadowRequest:
     def started(self) -> bool:
         """Holds blocks of the KV pool."""
         return self.request.status == RequestStatus.RUNNING
-
-    @property
-    def found_tokens(self) -> int:
-        """What it did not compute itself."""
-        return self.hit_tokens if self.first_hit_tokens is None else self.first_hit_tokens
 
     @property
     def missing_tokens(self) -> int:

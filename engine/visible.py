@@ -110,7 +110,7 @@ class VisibleScheduler(ShadowIntake):
 
     def _params_changed(self) -> None:
         """`self.params` are new ones. What was granted stays granted, what was earned stays."""
-        self.shadow_kv.change_cap(self.params.kv_cap_share)
+        self.shadow_kv.change(self.params.kv_class_params())
         if self.params.controller is Controller.OFF:
             for shadow in list(self.shadows.values()):
                 if not shadow.visible:  # a pull that was posted cannot be called back
@@ -119,7 +119,7 @@ class VisibleScheduler(ShadowIntake):
     # What a scrape shows
 
     def _reading(self) -> Reading:
-        stats, queue = self.shadow_stats, self.shadow_queue
+        stats, queue, kv = self.shadow_stats, self.shadow_queue, self.shadow_kv.counts
         return Reading(
             params=self.params,
             counts=self.observed.counts,
@@ -135,16 +135,17 @@ class VisibleScheduler(ShadowIntake):
                 for request_id, shadow in list(self.shadows.items())
                 if request_id in queue
             ),
-            blocks={"held": self._held_blocks()},
+            blocks={
+                "held": self.shadow_kv.held_blocks,
+                "cached": kv.cached_shadow_blocks,
+            },
             cap_blocks=self.shadow_kv.cap_blocks,
+            evictions={str(kv_class): count for kv_class, count in kv.evictions.items()},
+            promotions=kv.promotions,
+            truncations=kv.truncations,
             controls=self._controls(),
         )
 
     def _controls(self) -> Controls | None:
         """Of a scheduler that grants shadow tokens."""
         return None
-
-    def _held_blocks(self) -> int:
-        """Of the KV pool, by unfinished shadows and pinned hand-offs."""
-        own = sum(map(self.shadow_kv.own_blocks, list(self.shadows.values())))
-        return own + sum(self.shadow_kv.pinned.values())

@@ -205,7 +205,7 @@ def test_a_job_that_fills_the_cap_alone_is_truncated_and_never_hangs(
 ) -> None:
     world = a_world(mode, blocks=blocks, kv_cap_share=0.5)
     world.add(shadow("s", 30 * BLOCK + 5), shadow("t", 12 * BLOCK + 3))
-    world.run(limit=200)
+    world.run()  # the second waits until what the first left is old enough
     fits = int(blocks * 0.5) * BLOCK >= 30 * BLOCK + 5
     expected = (FinishReason.LENGTH, None) if fits else (FinishReason.ABORT, "truncated_by_cap")
     assert end_of(world, "s") == expected

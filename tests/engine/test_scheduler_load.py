@@ -65,10 +65,12 @@ class Traffic:
             self.world.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
 
-def a_run(seed: int, mode: str, blocks: int, *, with_shadows: bool) -> tuple[World, Traffic]:
+def a_run(
+    seed: int, mode: str, blocks: int, *, with_shadows: bool = True, idle_age_s: float = 0.5
+) -> tuple[World, Traffic]:
     scheduler = scheduler_of(
         ColocatedScheduler,
-        params(kv_cap_share=0.5, max_chunk_tokens=96, n_min_tokens=16),
+        params(kv_cap_share=0.5, idle_age_s=idle_age_s, max_chunk_tokens=96, n_min_tokens=16),
         asynchronous=mode == "async",
         blocks=blocks,
         max_num_seqs=SLOTS,
@@ -80,6 +82,7 @@ def a_run(seed: int, mode: str, blocks: int, *, with_shadows: bool) -> tuple[Wor
         traffic.arrive(step)
         waiting = any(scheduler.get_request_counts()[1:])
         scheduled = world.step()
+        scheduler.kv_cache_manager.block_pool.free_block_queue.check()
         shadow_tokens = sum(n for name, n in scheduled.items() if name.startswith("x"))
         assert shadow_tokens <= 96
         assert not (waiting and shadow_tokens)
@@ -94,7 +97,7 @@ def a_run(seed: int, mode: str, blocks: int, *, with_shadows: bool) -> tuple[Wor
 def test_every_request_ends_and_no_normal_one_is_preempted_for_a_shadow(
     seed: int, blocks: int, mode: str
 ) -> None:
-    world, traffic = a_run(seed, mode, blocks, with_shadows=True)
+    world, traffic = a_run(seed, mode, blocks)
     without, plain = a_run(seed, mode, blocks, with_shadows=False)
     assert not any(request.num_preemptions for request in plain.foreground), "the pool is too small"
     assert not any(request.num_preemptions for request in traffic.foreground)
@@ -108,7 +111,7 @@ def test_every_request_ends_and_no_normal_one_is_preempted_for_a_shadow(
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_hangs_when_even_normal_traffic_is_preempted(seed: int, mode: str) -> None:
-    world, traffic = a_run(seed, mode, 45, with_shadows=True)
+    world, traffic = a_run(seed, mode, 45, idle_age_s=0.0)
     for request in traffic.foreground:
         assert world.emitted[request.request_id] == request.max_tokens
     assert set(traffic.shadows) - traffic.gone <= set(world.finished)
