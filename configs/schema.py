@@ -191,7 +191,9 @@ class ShadowConfig(Strict):
     """Most shadow tokens in one busy iteration, whatever the budget says. An idle one is bounded by
     its cap and the engine's own token budget."""
     kv_cap_share: float = Field(gt=0, le=1)
+    """Of an instance's KV pool: what shadow requests hold and have cached, until a call uses it."""
     idle_age_s: float = Field(ge=0)
+    """Cached KV that was used within this time is never displaced by shadow work."""
     top_k: int = Field(ge=1)
     """Shadow jobs per session: the most probable models that were not chosen."""
     min_switch_probability: float = Field(ge=0, le=1)

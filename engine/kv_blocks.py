@@ -19,10 +19,8 @@ from policy.kv_class import (
     KvClassParams,
     KvPool,
     PrefixHit,
-    Victims,
     class_after_hit,
     is_idle,
-    victims_for_foreground,
     victims_for_shadow,
 )
 from policy.vocabulary import KvClass, RequestClass
@@ -30,8 +28,8 @@ from policy.vocabulary import KvClass, RequestClass
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-UNCACHED, IDLE_SHADOW, RECENT_SHADOW, IDLE_NORMAL, RECENT_NORMAL = range(5)
-"""The lists, in the order in which normal traffic empties them."""
+IN_ORDER = UNCACHED, IDLE_SHADOW, RECENT_SHADOW, IDLE_NORMAL, RECENT_NORMAL = range(5)
+"""The lists, in the order in which normal traffic empties them (victims_for_foreground)."""
 SPLIT = ((RECENT_SHADOW, IDLE_SHADOW), (RECENT_NORMAL, IDLE_NORMAL))
 AGED_PER_CALL = 256
 """Entries of a class that become idle in one step, at most: a step's cost has a limit. Each block
@@ -59,7 +57,7 @@ class TwoClassQueue:
         self.evictions = dict.fromkeys(KvClass, 0)
         self._clock = clock
         self._total_blocks = total_blocks
-        self._lists = [FreeKVCacheBlockQueue(blocks if at == UNCACHED else []) for at in range(5)]
+        self._lists = [FreeKVCacheBlockQueue(blocks if at == UNCACHED else []) for at in IN_ORDER]
         # Side arrays by block id; list and time mean something for free blocks only.
         self._is_shadow = bytearray(total_blocks)
         self._list_of = bytearray(total_blocks)
@@ -84,7 +82,7 @@ class TwoClassQueue:
 
     def hit_of(self, groups: Iterable[Iterable[KVCacheBlock]]) -> PrefixHit:
         """What a prefix found in the cache means for a shadow request that takes it into use."""
-        shadow_blocks, free = 0, [0] * 5
+        shadow_blocks, free = 0, [0] * len(IN_ORDER)
         for group in groups:
             for block in group:
                 if block.is_null:
@@ -153,18 +151,16 @@ class TwoClassQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        uncached = self._lists[UNCACHED]
-        for_shadow = self.taker is RequestClass.SHADOW
-        if not for_shadow and uncached.num_free_blocks >= n:  # what has no entry has no class
-            self.num_free_blocks -= n
-            return uncached.popleft_n(n)
-        blocks = self._pop(victims_for_shadow(n, self.counts(), self.params)) if for_shadow else []
-        if len(blocks) < n:
-            # A shadow comes here never: its room was checked first (engine.kv_pool). Should vLLM
-            # ask for more, a live engine with a shadow beyond its share is the lesser harm.
-            blocks += self._pop(victims_for_foreground(n - len(blocks), self.counts()))
+        blocks = self._take_for_shadow(n) if self.taker is RequestClass.SHADOW else []
+        # A shadow that is short here never was: its room is checked first (engine.kv_pool). Should
+        # vLLM ask for more, a live engine with a shadow beyond its share is the lesser harm.
+        for at in IN_ORDER:
+            if len(blocks) == n:
+                break
+            blocks += self._take(at, n - len(blocks))
         assert len(blocks) == n, (n, self.counts())
-        if for_shadow:
+        self.num_free_blocks -= n
+        if self.taker is RequestClass.SHADOW:
             for block in blocks:
                 self._is_shadow[block.block_id] = 1
             self.shadow_blocks += n
@@ -226,20 +222,21 @@ class TwoClassQueue:
             self._list_of[block.block_id] = at
         self._lists[at].append_n(blocks)
 
-    def _pop(self, victims: Victims) -> list[KVCacheBlock]:
-        """Idle entries of a class go before others, so a shadow that has room takes no other."""
-        blocks = self._lists[UNCACHED].popleft_n(victims.uncached)
-        for (recent, idle), n in zip(SPLIT, (victims.shadow, victims.normal), strict=True):
-            from_idle = min(n, self._count(idle))
-            blocks += self._lists[idle].popleft_n(from_idle)
-            blocks += self._lists[recent].popleft_n(n - from_idle)
-        for block in blocks:
-            is_shadow = self._is_shadow[block.block_id]
-            if block.block_hash is not None:
-                self.evictions[KvClass.SHADOW if is_shadow else KvClass.NORMAL] += 1
-            if is_shadow:
-                self._make_normal(block)
-        self.num_free_blocks -= len(blocks)
+    def _take_for_shadow(self, n: int) -> list[KVCacheBlock]:
+        victims = victims_for_shadow(n, self.counts(), self.params)
+        blocks = self._take(UNCACHED, victims.uncached)
+        blocks += self._take(IDLE_SHADOW, victims.shadow)
+        return blocks + self._take(IDLE_NORMAL, victims.normal)
+
+    def _take(self, at: int, at_most: int) -> list[KVCacheBlock]:
+        free = self._lists[at]
+        blocks: list[KVCacheBlock] = free.popleft_n(min(at_most, free.num_free_blocks))
+        if blocks and at != UNCACHED:
+            kv_class = KvClass.SHADOW if at in SPLIT[0] else KvClass.NORMAL
+            self.evictions[kv_class] += sum(block.block_hash is not None for block in blocks)
+            if kv_class is KvClass.SHADOW:
+                for block in blocks:
+                    self._make_normal(block)
         return blocks
 
     def _make_normal(self, block: KVCacheBlock) -> None:

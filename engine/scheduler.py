@@ -179,7 +179,8 @@ class ShadowScheduler(ShadowBlocks):
                 tokens = self._room_for(shadow, room)
             if tokens:
                 return jobs[index:], tokens
-        self._make_room(jobs, room)
+        if jobs:
+            self._make_room(jobs, room)
         return jobs[:1], 0
 
     def _room_for(self, shadow: ShadowRequest, room: KvRoom) -> int:
@@ -207,7 +208,7 @@ class ShadowScheduler(ShadowBlocks):
         others = [
             shadow
             for shadow in self._started()
-            if shadow not in jobs[:1] and shadow.request.request_id in self.shadow_queue
+            if shadow is not jobs[0] and shadow.request.request_id in self.shadow_queue
         ]
         if others:
             self._drop(others[-1])

@@ -93,8 +93,12 @@ class ShadowKVCacheManager(KVCacheManager):
         **kwargs: Any,
     ) -> KVCacheBlocks | None:
         is_shadow = isinstance(request, CappedRequest)
-        prefix = new_computed_blocks.blocks if new_computed_blocks is not None else ()
-        self.block_pool.begin(RequestClass.SHADOW if is_shadow else RequestClass.NORMAL, prefix)
+        # Not for a normal request that runs: it hits nothing that could be promoted, what it takes
+        # counts as normal anyway, and this is called once for each of them in every step.
+        tells = is_shadow or new_computed_blocks is not None
+        if tells:
+            prefix = new_computed_blocks.blocks if new_computed_blocks is not None else ()
+            self.block_pool.begin(RequestClass.SHADOW if is_shadow else RequestClass.NORMAL, prefix)
         try:
             while True:
                 blocks: KVCacheBlocks | None = super().allocate_slots(
@@ -108,7 +112,8 @@ class ShadowKVCacheManager(KVCacheManager):
                 if blocks is not None or not self.reclaim(request):
                     return blocks
         finally:
-            self.block_pool.end()
+            if tells:
+                self.block_pool.end()
 
     def get_computed_blocks(
         self, request: Request, *args: Any, **kwargs: Any
