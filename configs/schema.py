@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from policy.vocabulary import Controller, Role, Slo
+from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 EngineArgs = dict[str, Any]
 """Extra vLLM flags by long name without dashes (`enforce_eager: true`, `max_num_seqs: 64`)."""
@@ -47,6 +47,13 @@ class SloConfig(Strict):
         return Slo(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
 
 
+class SloByClass(Strict):
+    """Where a class of requests has targets other than `slo`."""
+
+    normal: SloConfig | None = None
+    routed: SloConfig | None = None
+
+
 class StepTimeConfig(Strict):
     """Start coefficients of the latency form; the live controller corrects them online."""
 
@@ -66,6 +73,8 @@ class ModelConfig(Strict):
     max_model_len: int = Field(ge=16)
     block_size: int = Field(default=32, ge=1)
     slo: SloConfig
+    """Of every request that states none itself (headers of a call)."""
+    slo_by_class: SloByClass = SloByClass()
     shadow: bool = True
     """Whether this model is a target of shadow jobs."""
     bytes_per_token: float = Field(default=3.5, gt=0)
@@ -76,6 +85,11 @@ class ModelConfig(Strict):
     """Longest pull of KV on a decode instance; after it the prompt is recomputed there."""
     engine_args: EngineArgs = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
+
+    def slo_of(self, request_class: RequestClass) -> SloConfig:
+        by_class = self.slo_by_class
+        own = by_class.routed if request_class is RequestClass.ROUTED else by_class.normal
+        return own or self.slo
 
 
 class InstanceConfig(Strict):

@@ -88,7 +88,6 @@ def create_app(
     )
     book = CallBook(config.models, metrics, clock)
     legs = Legs(
-        models=config.models,
         cluster=cluster,
         client=client,
         book=book,

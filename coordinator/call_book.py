@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.calls import CallContext
 from coordinator.sessions import CallRecord
+from coordinator.slo import slo_of
 from policy.vocabulary import RequestClass, Role
 from policy.warmth import HeldPrefix, after_call, shadow_tokens_used
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from coordinator.metrics import Metrics, Outcome
     from coordinator.node_state import Pair
     from coordinator.sessions import Session
+    from coordinator.slo import SloWish
     from coordinator.sse import Usage
 
 _WEIGHT_OF_NEWEST = 0.2
@@ -37,7 +39,7 @@ class CallBook:
         self._candidates = sum(model.shadow for model in models.values())
 
     def begin(
-        self, session: Session, body: ClientBody, model: str, started_s: float
+        self, session: Session, body: ClientBody, model: str, started_s: float, wish: SloWish
     ) -> CallContext:
         """Counts the call in its session, before any engine hears of it."""
         session.calls_total += 1
@@ -60,6 +62,7 @@ class CallBook:
         session.switches += call.is_switch
         session.current_model = model
         call.request_class = self._class_of(session)
+        call.slo = slo_of(self._models[model], call.request_class, wish)
         call.record = CallRecord(call=call.number, model=model, is_switch=call.is_switch)
         session.record(call.record)
         self._metrics.calls_in_flight += 1

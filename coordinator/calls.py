@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from coordinator.sessions import CallRecord, Session
+    from coordinator.slo import CallSlo
     from policy.vocabulary import RequestClass
 
 
@@ -38,6 +39,8 @@ class CallContext:
     """The model key that was chosen."""
     previous_model: str | None
     request_class: RequestClass
+    slo: CallSlo = field(init=False, repr=False)
+    """What the marks of its legs say."""
     stream: bool
     body_fields: dict[str, msgspec.Raw] = field(repr=False)
     """The client's top-level fields after stripping; without `model`."""

@@ -3,6 +3,7 @@
 * CallError                 has a status and an OpenAI error body
   + ClientError             4xx: the client must change the request; no engine is asked
     - BodyInvalid           not JSON, or a field of the wrong type or value
+    - HeaderInvalid         a header of ours with a value that is none
     - PromptTooLong         cannot fit the model's context
     - BodyTooLarge          413
     - ContentTypeUnsupported 415
@@ -65,6 +66,14 @@ class BodyInvalid(ClientError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class HeaderInvalid(ClientError):
+    """Our own headers only: what others mean by theirs is not ours to judge."""
+
+    def __init__(self, header: str, limit: str, value: str) -> None:
+        super().__init__(f"{header} {limit}, got {value[:80]!r}")
+        self.param = header
 
 
 class PromptTooLong(ClientError):

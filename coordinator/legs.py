@@ -23,9 +23,8 @@ from coordinator.node_state import Pair
 from engine.marks import Marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from configs.schema import ModelConfig
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
     from coordinator.calls import CallContext
@@ -49,7 +48,6 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Legs:
-    models: Mapping[str, ModelConfig]
     cluster: Cluster
     client: NodeClient
     book: CallBook
@@ -68,7 +66,7 @@ class Legs:
         failures = 0
         while not pair.colocated:
             try:
-                handoff = await self._prefill_twice(pair.prefill, job)
+                handoff = await self._prefill_twice(pair, job)
             except NodeUnavailable as error:
                 failures += self._failed(pair.prefill, Leg.PREFILL, error)
             else:
@@ -109,12 +107,12 @@ class Legs:
         answer.instance.inflight_calls -= 1
         answer.release()
 
-    async def _prefill_twice(self, prefill: Instance, job: Job) -> Handoff:
+    async def _prefill_twice(self, pair: Pair, job: Job) -> Handoff:
         try:
-            return await self._prefill_on(prefill, job)
+            return await self._prefill_on(pair, job)
         except ConnectionStale as error:
-            self.metrics.leg_failed(prefill.name, Leg.PREFILL, error)
-            return await self._prefill_on(prefill, job, fresh=True)
+            self.metrics.leg_failed(pair.prefill.name, Leg.PREFILL, error)
+            return await self._prefill_on(pair, job, fresh=True)
 
     async def _decode_twice(
         self, decode: Instance, job: Job, handoff: Handoff | None
@@ -125,9 +123,11 @@ class Legs:
             self.metrics.leg_failed(decode.name, Leg.DECODE, error)
             return await self._decode_on(decode, job, None, fresh=True)
 
-    async def _prefill_on(self, prefill: Instance, job: Job, fresh: bool = False) -> Handoff:
-        call = job.call
-        body = prefill_body(job.body, call.model, job.session.cache_salt, self._xargs(job))
+    async def _prefill_on(self, pair: Pair, job: Job, fresh: bool = False) -> Handoff:
+        call, prefill = job.call, pair.prefill
+        # P may not spend what D will need after it.
+        xargs = self._xargs(job, pair.decode.handoff_s)
+        body = prefill_body(job.body, call.model, job.session.cache_salt, xargs)
         uncached_tokens = _uncached(call)
         prefill.inflight_tokens += uncached_tokens
         prefill.inflight_calls += 1
@@ -148,6 +148,7 @@ class Legs:
         uncached_tokens = 0 if handoff is not None else _uncached(call)
         decode.inflight_tokens += uncached_tokens
         decode.inflight_calls += 1
+        asked_s = self.clock()
         try:
             answer = await self._ask(decode, call, body, fresh)
         except BaseException:
@@ -156,6 +157,8 @@ class Legs:
         finally:
             decode.inflight_tokens -= uncached_tokens
         self.cluster.served(decode)
+        if handoff is not None and call.stream:
+            decode.saw_handoff(self.clock() - asked_s)
         return answer
 
     async def _ask(
@@ -195,13 +198,14 @@ class Legs:
             self.cluster.failed(instance, str(error))
         return True
 
-    def _xargs(self, job: Job) -> dict[str, str | float]:
-        call, slo = job.call, self.models[job.call.model].slo
+    def _xargs(self, job: Job, later_s: float = 0.0) -> dict[str, str | float]:
+        """`later_s`: of the TTFT, what has to follow this leg."""
+        call, slo = job.call, job.call.slo
         spent_s = self.clock() - call.started_s
         marks = Marks(
             request_class=call.request_class,
             session_id=job.session.mark_id,
-            ttft_budget_s=max(0.0, slo.ttft_s - spent_s),
+            ttft_budget_s=max(0.0, slo.ttft_s - spent_s - later_s),
             tpot_s=slo.tpot_s,
         )
         return marks.to_xargs(self.secret)

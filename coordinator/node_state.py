@@ -35,6 +35,10 @@ _S_PER_TOKEN_GUESS: Final = 0.0005
 to the move margin depends on it."""
 
 
+_WEIGHT_OF_NEWEST = 0.2
+"""In the running mean of a D's hand-offs: they differ by the length that D lacks."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Instance:
     """One engine, as seen from here."""
@@ -55,6 +59,13 @@ class Instance:
     failures: int = 0
     """Legs that failed there in a row."""
     last_error: str = field(default="not probed yet", repr=False)
+    handoff_s: float = 0.0
+    """From a hand-off sent to this D to its first byte (running mean): transfer, queue, first
+    iteration. 0: none was seen."""
+
+    def saw_handoff(self, took_s: float) -> None:
+        newest = _WEIGHT_OF_NEWEST if self.handoff_s else 1.0
+        self.handoff_s += newest * (took_s - self.handoff_s)
 
 
 class Pair(NamedTuple):

@@ -20,6 +20,7 @@ from coordinator.metrics import Outcome
 from coordinator.routers import SessionView
 from coordinator.session_identity import history_digests, named_session, tenant_of
 from coordinator.sessions import Session
+from coordinator.slo import slo_wish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,11 +58,12 @@ class PdFlow:
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its checked body to its last byte. Raises CallError."""
         named = self.routing.named(request.body.model, request.headers)
+        wish = slo_wish(request.headers)
         session = await self._session_of(request)
         model = named or await self._routed_model(session, request)
         check_prompt_length(request.body, model, self.models[model].max_model_len)
 
-        call = self.book.begin(session, request.body, model, request.arrived_s)
+        call = self.book.begin(session, request.body, model, request.arrived_s, wish)
         job = Job(session, call, request.body)
         self.shadow.call_started(session, call)
         try:

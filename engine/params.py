@@ -15,7 +15,7 @@ from engine.cores import bound_cpus
 from policy.kv_class import KvClassParams
 from policy.slack import AUTO, MIN_AUTO_TOKENS, SlackParams
 from policy.step_time import StepTimeCoefficients, StepTimeModel
-from policy.vocabulary import Controller, Role, Slo
+from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 PARAMS_VERSION = 1
 ADDITIONAL_CONFIG_KEY = "shadowprefill"
@@ -88,12 +88,14 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         model = config.models[instance.model]
         shadow = config.shadow
         start = model.step_time or profile_step_time
+        # A request without marks counts as normal traffic.
+        slo = model.slo_of(RequestClass.NORMAL)
         return cls(
             instance=instance_name,
             model=instance.model,
             role=instance.role,
-            slo_ttft_s=model.slo.ttft_s,
-            slo_tpot_s=model.slo.tpot_s,
+            slo_ttft_s=slo.ttft_s,
+            slo_tpot_s=slo.tpot_s,
             controller=shadow.controller,
             beta=shadow.beta,
             delta=shadow.delta,

@@ -170,6 +170,16 @@ MISTAKES = [
         "models.small.slo.p99: unknown key; known keys are ['tpot_s', 'ttft_s']",
     ),
     (
+        "models/small/slo_by_class",
+        {"shadow": {"ttft_s": 1.0, "tpot_s": 0.1}},
+        "models.small.slo_by_class.shadow: unknown key; known keys are ['normal', 'routed']",
+    ),
+    (
+        "models/small/slo_by_class",
+        {"routed": {"ttft_s": 0, "tpot_s": 0.1}},
+        "models.small.slo_by_class.routed.ttft_s: must be greater than 0, got 0",
+    ),
+    (
         "models/auto",
         {},
         "models.auto: is the name by which a client asks the router to choose",

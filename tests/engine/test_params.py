@@ -67,6 +67,17 @@ def test_an_engine_is_told_what_the_cluster_configuration_says() -> None:
     assert params.pull_timeout_s > 0
 
 
+def test_an_unmarked_request_has_the_targets_of_normal_traffic() -> None:
+    by_class = {
+        "normal": {"ttft_s": 9.0, "tpot_s": 0.9},
+        "routed": {"ttft_s": 1.0, "tpot_s": 0.1},
+    }
+    params = EngineParams.from_cluster(
+        a_cluster(slo_by_class=by_class), "small-p", PROFILE_STEP_TIME
+    )
+    assert (params.slo_ttft_s, params.slo_tpot_s) == (9.0, 0.9)
+
+
 def test_a_models_own_step_time_overrides_the_profile() -> None:
     own = {"fixed_s": 0.2, "s_per_request": 0, "s_per_token": 0.1, "s_per_token_context": 0}
     params = EngineParams.from_cluster(a_cluster(step_time=own), "small-p", PROFILE_STEP_TIME)
