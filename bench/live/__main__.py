@@ -69,7 +69,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         (folder / f"{RESULT}.json").write_text(json.dumps(result, indent=2) + "\n")
         write_png(result["cells"], _title(result), folder / f"{RESULT}.png")
         console.print(f"written to {folder}: {RESULT}.json, {RESULT}.png", soft_wrap=True)
-    return 0
+    failed = [one for one in (result or {}).get("verdicts", ()) if one["outcome"] == "failed"]
+    return 1 if arguments.gate and (failed or result is None) else 0
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -124,6 +125,7 @@ def _arguments() -> argparse.Namespace:
         "--max-minutes", type=float, default=float("inf"), help="begin no cell that ends later"
     )
     parser.add_argument("--report", action="store_true", help="only report what is on disk")
+    parser.add_argument("--gate", action="store_true", help="exit 1 if an aim is missed")
     parser.add_argument("--fresh", action="store_true", help="forget the cells that are on disk")
     return parser.parse_args()
 

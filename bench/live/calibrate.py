@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from bench.live.client import complete
+from bench.live.client import complete, within
 from bench.live.lengths import draw_lengths
 from bench.live.plan import NormalRequest
 from bench.live.records import Calibration, ModelCalibration
@@ -104,7 +104,7 @@ class Calibrator:
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
         )
-        async with asyncio.timeout(self._settings.call_timeout_s):
+        async with within(self._settings.call_timeout_s, request.key):
             return await complete(
                 self._http, self._base_url, model, request.prompt_ids(), output_tokens, TOKEN
             )

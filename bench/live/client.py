@@ -5,7 +5,9 @@ is the first id, even if its text is empty. Sessions use bench.demo.client.Agent
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from bench.demo.client import reason_of, refusal_of, sse_events
 from bench.demo.errors import CallFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 
 @dataclass(slots=True)
@@ -61,6 +63,16 @@ class _Chunk(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
+
+
+@asynccontextmanager
+async def within(limit_s: float, what: str) -> AsyncIterator[None]:
+    """Raises CallFailed for what takes longer."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise CallFailed(f"{what}: no answer within {limit_s:g} s") from None
 
 
 async def complete(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.live.bootstrap import Interval, difference, percent_difference, removed_share
-from bench.live.figures import e2el, meets_slos, normal, routed, stayed, switched, tpot, ttft
+from bench.live.picks import e2el, meets_slos, normal, routed, stayed, switched, tpot, ttft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

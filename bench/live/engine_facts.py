@@ -50,8 +50,7 @@ def facts_of(steps: Sequence[_Line]) -> EngineFacts:
         shadow_tokens=sum(step.shadow_tokens for step in steps),
         shadow_step_p99_ms=_ms(shadow_s, 0.99),
         shadow_step_max_ms=_ms(shadow_s, 1.0),
-        max_arrival_wait_ms=_ms(behind_shadow_s, 1.0),
-        p99_arrival_wait_ms=_ms(behind_shadow_s, 0.99),
+        arrival_waits_ms=tuple(round(1e3 * wait_s, 2) for wait_s in behind_shadow_s),
         max_foreground_wait_ms=_ms(behind_foreground_s, 1.0),
         grants=dict(Counter(step.reason for step in steps if step.reason)),
     )

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.live.bootstrap import mean_interval
+from bench.live.picks import (
+    e2el,
+    meets_slos,
+    normal,
+    routed,
+    stayed,
+    switched,
+    tpot,
+    ttft,
+    values,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from bench.live.records import Calibration, CallRow, CellResult, EngineFacts
 
@@ -31,41 +42,6 @@ class Spread:
     p95: float
     p99: float
     per_repeat: tuple[float | None, ...]
-
-
-def normal(row: CallRow) -> bool:
-    return row.kind == "normal"
-
-
-def routed(row: CallRow) -> bool:
-    return row.kind == "routed"
-
-
-def switched(row: CallRow) -> bool:
-    return row.kind == "routed" and row.is_switch
-
-
-def stayed(row: CallRow) -> bool:
-    """A call whose model had the call before it: everything but the new input is its own cache."""
-    return row.kind == "routed" and not row.is_switch and row.call > 1
-
-
-def meets_slos(row: CallRow, calibration: Calibration) -> bool:
-    """Both of them; a request that failed meets none."""
-    model = calibration.models[row.model]
-    if not row.ok or row.ttft_ms > 1e3 * model.ttft_slo_s(row.prompt_tokens):
-        return False
-    return row.tpot_ms is None or row.tpot_ms <= 1e3 * model.tpot_slo_s
-
-
-def values(
-    rows: Iterable[CallRow],
-    wanted: Callable[[CallRow], bool],
-    pick: Callable[[CallRow], float | None],
-) -> list[float]:
-    """Of the calls that ended well."""
-    picked = (pick(row) for row in rows if row.ok and wanted(row))
-    return [value for value in picked if value is not None]
 
 
 def spread(per_repeat: Sequence[Sequence[float]]) -> dict[str, Any] | None:
@@ -118,7 +94,7 @@ def figures(
         "shadow_tokens_computed": _total(cells, lambda cell: cell.facts.computed_tokens),
         "shadow_tokens_used": _total(cells, lambda cell: cell.facts.shadow_tokens_used),
         "max_arrival_wait_ms": _worst(cells, lambda one: one.max_arrival_wait_ms),
-        "p99_arrival_wait_ms": _worst(cells, lambda one: one.p99_arrival_wait_ms),
+        "p99_arrival_wait_ms": p99_arrival_wait_ms(cells),
         "max_foreground_wait_ms": _worst(cells, lambda one: one.max_foreground_wait_ms),
         "shadow_step_p99_ms": _worst(cells, lambda one: one.shadow_step_p99_ms),
         "cap_ms": cap_ms,
@@ -134,18 +110,6 @@ def figures(
         "energy_j_per_good_request": _energy(cells, calibration),
         **_serve_keys(cells, calibration, window_s),
     }
-
-
-def ttft(row: CallRow) -> float:
-    return row.ttft_ms
-
-
-def e2el(row: CallRow) -> float:
-    return row.e2el_ms
-
-
-def tpot(row: CallRow) -> float | None:
-    return row.tpot_ms
 
 
 def _attainment(cells: Sequence[CellResult], calibration: Calibration) -> dict[str, Any] | None:
@@ -192,6 +156,13 @@ def _worst(
     per_repeat = [None if one is None else pick(one) for one in told]
     known = [value for value in per_repeat if value is not None]
     return _rounded_dict({"max": max(known), "per_repeat": per_repeat}) if known else None
+
+
+def p99_arrival_wait_ms(cells: Sequence[CellResult]) -> float | None:
+    """Of all waits behind iterations with shadow tokens; None: no wait, or nobody tells."""
+    told = [cell.facts.engines for cell in cells]
+    waits = [wait for one in told if one is not None for wait in one.arrival_waits_ms]
+    return round(float(np.quantile(waits, 0.99)), 2) if waits else None
 
 
 def _late(cells: Sequence[CellResult]) -> float:

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bench.live.figures import normal, routed, switched, ttft, values
+from bench.live.picks import normal, routed, switched, ttft, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bench.demo.client import AgentClient, Limits, Message
+from bench.live.client import within
 from bench.live.records import RecordedSession
 from bench.live.text import SYSTEM_PROMPT
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from bench.live.plan import PlannedSession
+    from bench.live.settings import Settings
 
 MIN_OUTPUT_TOKENS = 4
 
@@ -27,15 +29,15 @@ async def record_sessions(
     http: aiohttp.ClientSession,
     base_url: str,
     sessions: Sequence[PlannedSession],
-    output_tokens: int,
+    settings: Settings,
 ) -> list[RecordedSession]:
     """Raises CallFailed: a session that cannot be recorded cannot be compared."""
-    recording = [_record(http, base_url, session, output_tokens) for session in sessions]
+    recording = [_record(http, base_url, session, settings) for session in sessions]
     return list(await asyncio.gather(*recording))
 
 
 async def _record(
-    http: aiohttp.ClientSession, base_url: str, session: PlannedSession, output_tokens: int
+    http: aiohttp.ClientSession, base_url: str, session: PlannedSession, settings: Settings
 ) -> RecordedSession:
     client = AgentClient(
         http, base_url, session_id=session.key, token=f"record-{session.key}", shadow=False
@@ -43,10 +45,11 @@ async def _record(
     messages: list[Message] = [{"role": "system", "content": SYSTEM_PROMPT}]
     texts: list[str] = []
     counts: list[int] = []
-    limits = Limits(max_tokens=output_tokens, min_tokens=MIN_OUTPUT_TOKENS)
+    limits = Limits(max_tokens=settings.output_tokens, min_tokens=MIN_OUTPUT_TOKENS)
     for call in session.calls:
         messages.append({"role": "user", "content": call.new_text})
-        reply = await client.chat(call.model, messages, limits)
+        async with within(settings.call_timeout_s, f"{session.key} on {call.model}"):
+            reply = await client.chat(call.model, messages, limits)
         texts.append(reply.text)
         counts.append(reply.output_tokens)
         messages.append({"role": "assistant", "content": reply.text})

@@ -57,13 +57,16 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     shadow_tokens: int
     shadow_step_p99_ms: float
     shadow_step_max_ms: float
-    max_arrival_wait_ms: float
+    arrival_waits_ms: tuple[float, ...]
     """Of requests that arrived while an iteration with shadow tokens ran."""
-    p99_arrival_wait_ms: float
     max_foreground_wait_ms: float
     """The same behind iterations without any: no controller can shorten it."""
     grants: dict[str, int]
     """Iterations by what the controller said of them."""
+
+    @property
+    def max_arrival_wait_ms(self) -> float:
+        return max(self.arrival_waits_ms, default=0.0)
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from bench.live.compare import compare, tax
-from bench.live.figures import figures
+from bench.live.figures import figures, p99_arrival_wait_ms
 from bench.live.lengths import TRACE
 from bench.live.records import to_json
 from bench.live.verdicts import Compared, Verdict, verdicts
@@ -71,6 +71,8 @@ def compared(run: Run) -> list[Compared]:
             controller=controller,
             differences=compare(off[load], cells, run.calibration),
             taxes=tax(off[load], cells, run.calibration),
+            p99_arrival_wait_ms=p99_arrival_wait_ms(cells),
+            cap_ms=run.cap_ms,
         )
         for load, controller, cells in groups
         if controller is not Controller.OFF and load in off

@@ -112,7 +112,7 @@ def _sessions(
 
     async def record(url: str) -> list[RecordedSession]:
         async with client_session() as http:
-            return await record_sessions(http, url, planned, bench.settings.output_tokens)
+            return await record_sessions(http, url, planned, bench.settings)
 
     with progress.recording(repeat, len(planned)):
         bench.engines.empty()

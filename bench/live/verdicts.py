@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TAX_AIM = 0.6
 TAX_LOADS = (0.3, 0.5)
+WAIT_FACTOR = 1.2
 HARM_METRICS = ("llm_call_ms", "normal_ttft_ms", "normal_tpot_ms")
 HARMFUL = (Controller.REQUEST, Controller.EAGER)
 
@@ -28,6 +29,9 @@ class Compared:
     controller: Controller
     differences: Mapping[str, Difference]
     taxes: Mapping[str, Tax]
+    p99_arrival_wait_ms: float | None
+    """Behind iterations with shadow tokens; None: not measured."""
+    cap_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,7 @@ def verdicts(compared: list[Compared]) -> list[Verdict]:
     ours = {one.load: one for one in compared if one.controller is Controller.HARVEST_SLO}
     out = [_tax(load, ours.get(load)) for load in TAX_LOADS]
     for _, one in sorted(ours.items()):
-        out += [_not_slower(one), _attainment(one)]
+        out += [_not_slower(one), _attainment(one), _wait(one)]
     out += [_harm(controller, compared) for controller in HARMFUL]
     return out
 
@@ -90,6 +94,22 @@ def _attainment(one: Compared) -> Verdict:
         controller=one.controller.value,
         outcome=_outcome(seen, is_worse=is_worse),
         text=_shown(seen),
+    )
+
+
+def _wait(one: Compared) -> Verdict:
+    wait_ms = one.p99_arrival_wait_ms
+    if wait_ms is None:
+        outcome, text = "inconclusive", "no request arrived behind a shadow iteration, or no trace"
+    else:
+        outcome = "passed" if wait_ms <= WAIT_FACTOR * one.cap_ms else "failed"
+        text = f"p99 {wait_ms:.0f} ms, cap {one.cap_ms:.0f} ms"
+    return Verdict(
+        aim=f"an arrival waits at most one capped iteration (p99 <= {WAIT_FACTOR:g} x cap)",
+        load=one.load,
+        controller=one.controller.value,
+        outcome=outcome,
+        text=text,
     )
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.live.records import Calibration, CallRow, CellFacts, CellResult, ModelCalibration
+from bench.live.records import (
+    Calibration,
+    CallRow,
+    CellFacts,
+    CellResult,
+    EngineFacts,
+    ModelCalibration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +40,25 @@ def a_call(key: str = "s/2", call: int = 2, **given: Any) -> CallRow:
     )
 
 
+def a_trace(waits_ms: Sequence[float]) -> EngineFacts:
+    return EngineFacts(
+        steps=100,
+        shadow_steps=10,
+        shadow_tokens=900,
+        shadow_step_p99_ms=400.0,
+        shadow_step_max_ms=450.0,
+        arrival_waits_ms=tuple(waits_ms),
+        max_foreground_wait_ms=300.0,
+        grants={"granted": 10},
+    )
+
+
 def a_result(
-    controller: Controller, rows: Sequence[CallRow], load: float = 0.3, repeat: int = 1
+    controller: Controller,
+    rows: Sequence[CallRow],
+    load: float = 0.3,
+    repeat: int = 1,
+    engines: EngineFacts | None = None,
 ) -> CellResult:
     facts = CellFacts(
         load=load,
@@ -48,6 +72,6 @@ def a_result(
         shadow_tokens_computed=400,
         shadow_tokens_used=100,
         energy_j=None,
-        engines=None,
+        engines=engines,
     )
     return CellResult(facts=facts, rows=tuple(rows))

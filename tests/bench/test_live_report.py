@@ -12,14 +12,15 @@ from rich.console import Console
 from bench.live.bootstrap import difference, mean_interval, percent_difference, removed_share
 from bench.live.cells import full_matrix
 from bench.live.compare import compare, matched, tax
-from bench.live.figures import figures, meets_slos, normal, switched, ttft
+from bench.live.figures import figures
+from bench.live.picks import meets_slos, normal, switched, ttft
 from bench.live.plot import write_png
 from bench.live.report import Run, compared, document, verdict_line
 from bench.live.settings import FULL
 from bench.live.table import live_table
 from bench.live.verdicts import verdicts
 from policy.vocabulary import Controller
-from tests.bench.live_rows import CALIBRATION, a_call, a_normal, a_result
+from tests.bench.live_rows import CALIBRATION, a_call, a_normal, a_result, a_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +184,23 @@ def test_a_baseline_must_show_harm_or_the_load_is_too_light() -> None:
     assert found["shows eager", 0.7] == "passed"
     assert found["shows request", 0.7] == "failed"
     assert outcomes([off])["shows eager", 0.0] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "outcome"),
+    [([100.0, 599.0], "passed"), ([100.0, 700.0], "failed"), ([], "inconclusive")],
+    ids=["below", "above", "none"],
+)
+def test_an_arrival_waits_at_most_one_capped_iteration(waits_ms: list[float], outcome: str) -> None:
+    off, on = a_load(0.3, on_switch_ms=500.0)
+    on = a_result(Controller.HARVEST_SLO, on.rows, engines=a_trace(waits_ms))
+    assert outcomes([off, on])["an harvest-slo", 0.3] == outcome
+    told = figures([on], CALIBRATION, window_s=10.0, cap_ms=500.0)
+    assert told["max_arrival_wait_ms"] == {
+        "max": max(waits_ms, default=0.0),
+        "per_repeat": [max(waits_ms, default=0.0)],
+    }
+    assert told["shadow_tokens_computed"]["total"] == 900
 
 
 def test_figures_name_what_the_issue_asks_for_and_spread_per_repeat() -> None:

@@ -27,6 +27,7 @@ from bench.live.store import ResultsMixed, Store
 from bench.live.story import run_live
 from policy.vocabulary import Controller
 from tests.bench.live_rows import CALIBRATION, a_call, a_normal, a_result
+from tests.coordinator.cluster_rig import commands_naming
 from tests.free_ports import free_ports
 
 if TYPE_CHECKING:
@@ -165,6 +166,27 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert result["cells_done"] == 2
 
 
+def test_sigterm_stops_what_was_started(tmp_path: Path) -> None:
+    with two_engines(tmp_path) as (config, _):
+        command = [sys.executable, "-m", "bench.live", "--config", str(config)]
+        with subprocess.Popen(
+            [*command, "--result-dir", str(tmp_path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("engines are up"):
+                    break
+            time.sleep(1.0)
+            process.send_signal(signal.SIGTERM)
+            assert "interrupted" in process.stdout.read()
+        assert process.returncode == 130
+    assert commands_naming(str(tmp_path)) == []
+
+
 def test_cells_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with two_engines(tmp_path) as (config, _):
@@ -235,5 +257,6 @@ def test_waits_are_those_that_the_engines_traced(tmp_path: Path) -> None:
     assert (found.steps, found.shadow_steps, found.shadow_tokens) == (3, 1, 200)
     assert (found.max_arrival_wait_ms, found.max_foreground_wait_ms) == (300.0, 70.0)
     assert found.shadow_step_max_ms == 400.0
+    assert found.arrival_waits_ms == (300.0,)
     assert found.grants == {"no_job": 1, "granted": 1}
     assert read_traces([]) is None
