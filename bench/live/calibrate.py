@@ -1,8 +1,8 @@
 """Measured before the first cell, through the coordinator: what this machine can do.
 
 Isolated prefill and decode give the SLOs (TTFT 5 x isolated prefill, TPOT 5 x batch-1 decode), a
-short saturation by the normal mix gives the capacity that the loads are shares of. All models are
-saturated at once: in the cells they share the machine too."""
+short saturation by the normal mix gives the scale of the rates that are tried for the capacity
+(bench.live.capacity). All models are saturated at once: in the cells they share the machine too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from bench.live.capacity import capacity_per_s, try_rates
 from bench.live.client import complete, within
 from bench.live.lengths import draw_lengths
 from bench.live.plan import NormalRequest
@@ -48,18 +51,29 @@ class Calibrator:
         for model in models:  # the first use of an engine is slow
             await self._one(model, WARM_UP_PROMPT_TOKENS, 4)
         isolated = {model: await self._isolated(model) for model in models}
-        rates = await asyncio.gather(*(self._capacity(model) for model in models))
-        return Calibration(
+        rates = await asyncio.gather(*(self._saturated(model) for model in models))
+        start = Calibration(
             models={
                 model: ModelCalibration(
                     prefill_fixed_s=fixed_s,
                     prefill_s_per_token=s_per_token,
                     decode_s=decode_s,
-                    capacity_per_s=rate,
+                    saturated_per_s=rate,
                 )
                 for (model, (fixed_s, s_per_token, decode_s)), rate in zip(
                     isolated.items(), rates, strict=True
                 )
+            }
+        )
+        tried = await try_rates(self._http, self._base_url, start, self._settings)
+        return Calibration(
+            models={
+                name: msgspec.structs.replace(
+                    model,
+                    tried=tuple(tried[name]),
+                    capacity_per_s=capacity_per_s(tried[name]),
+                )
+                for name, model in start.models.items()
             }
         )
 
@@ -76,7 +90,7 @@ class Calibrator:
             steps_s += (await self._one(model, short, settings.decode_tokens)).itl_s
         return (*fit_line(points), statistics.median(steps_s))
 
-    async def _capacity(self, model: str) -> float:
+    async def _saturated(self, model: str) -> float:
         settings = self._settings
         began_s = time.perf_counter()
         finished_s: list[float] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bench.live.cells import Cell
     from bench.live.options import Options
-    from bench.live.records import Calibration, CellResult
+    from bench.live.records import Calibration, CellResult, ModelCalibration
 
 AROUND_A_CELL_S = 12.0
 """Until the first one is measured: control, reset, coordinator, drain."""
@@ -52,8 +52,9 @@ class Progress:
             self.say(
                 f"{name}: prefill {1e3 * model.prefill_fixed_s:.0f} ms + "
                 f"{1e3 * model.prefill_s_per_token:.2f} ms per token, decode "
-                f"{1e3 * model.decode_s:.0f} ms per token, capacity {model.capacity_per_s:.2f} "
-                f"normal requests per second; SLOs: TPOT {1e3 * model.tpot_slo_s:.0f} ms, TTFT "
+                f"{1e3 * model.decode_s:.0f} ms per token; normal requests per second: saturated "
+                f"{model.saturated_per_s:.2f}, capacity {model.capacity_per_s:.2f} (SLOs met at "
+                f"{_tried_text(model)}); SLOs: TPOT {1e3 * model.tpot_slo_s:.0f} ms, TTFT "
                 f"{model.ttft_slo_s(0):.1f} s and more for longer prompts"
             )
         self.say(f"ready after {self.elapsed_s():.0f} s")
@@ -85,3 +86,7 @@ class Progress:
         if self._cells_s:
             return statistics.mean(self._cells_s)
         return self.options.settings.window_s + AROUND_A_CELL_S
+
+
+def _tried_text(model: ModelCalibration) -> str:
+    return ", ".join(f"{rate.per_s:.2f}: {rate.attainment:.0%}" for rate in model.tried)

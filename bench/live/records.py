@@ -126,13 +126,23 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, ModelCalibration]
 
 
+class TriedRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Normal requests alone, at this rate: which share of them met both SLOs."""
+
+    per_s: float
+    attainment: float
+
+
 class ModelCalibration(msgspec.Struct, frozen=True, kw_only=True):
     prefill_fixed_s: float
     prefill_s_per_token: float
     decode_s: float
     """Time per output token of a request that is alone."""
-    capacity_per_s: float
+    saturated_per_s: float
     """Requests of the normal mix that a saturated engine finishes in a second."""
+    tried: tuple[TriedRate, ...] = ()
+    capacity_per_s: float = 0.0
+    """Highest rate that still meets the SLOs (bench.live.capacity): what loads are shares of."""
 
     def prefill_s(self, tokens: int) -> float:
         """Of an isolated, uncached prompt: until its first token."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     seed: int = 20261130
-    window_s: float = 115.0
+    window_s: float = 112.0
     """How long a cell's requests arrive and its sessions begin calls."""
     drain_s: float = 25.0
     """How long what is still running then may take; after it a call counts as failed."""
@@ -40,10 +40,13 @@ class Settings:
     calibration_prompts: tuple[int, ...] = (16, 64, 128, 256, 384)
     calibration_rounds: int = 2
     decode_tokens: int = 24
-    saturation_s: float = 60.0
-    saturation_warm_up_s: float = 10.0
+    saturation_s: float = 35.0
+    saturation_warm_up_s: float = 8.0
     saturation_callers: int = 10
     """Closed-loop callers per model: more than an engine's run slots, so that it never idles."""
+    capacity_shares: tuple[float, ...] = (0.4, 0.55, 0.7, 0.85)
+    """Of the saturated rate: the rates that are tried for the capacity, rising."""
+    capacity_test_s: float = 45.0
 
 
 FULL = Settings()
@@ -59,4 +62,6 @@ SMOKE = Settings(
     decode_tokens=12,
     saturation_s=15.0,
     saturation_warm_up_s=4.0,
+    capacity_shares=(0.5,),
+    capacity_test_s=20.0,
 )

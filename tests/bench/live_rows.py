@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 CALIBRATION = Calibration(
     models={
         "small": ModelCalibration(
-            prefill_fixed_s=0.1, prefill_s_per_token=0.002, decode_s=0.05, capacity_per_s=1.0
+            prefill_fixed_s=0.1,
+            prefill_s_per_token=0.002,
+            decode_s=0.05,
+            saturated_per_s=1.5,
+            capacity_per_s=1.0,
         )
     }
 )

@@ -9,9 +9,11 @@ from itertools import pairwise
 
 import pytest
 
+from bench.live.capacity import capacity_per_s
 from bench.live.cells import Cell, FilterInvalid, chosen, full_matrix, smoke_matrix
 from bench.live.lengths import draw_lengths
 from bench.live.plan import draw_arrivals, plan_normal, plan_sessions
+from bench.live.records import TriedRate
 from bench.live.settings import FULL
 from policy.vocabulary import Controller
 
@@ -51,6 +53,27 @@ def test_arrivals_are_poisson() -> None:
     gaps_s = [later - at for at, later in pairwise(times_s)]
     assert statistics.mean(gaps_s) == pytest.approx(0.5, rel=0.05)
     assert statistics.stdev(gaps_s) / statistics.mean(gaps_s) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("attainments", "capacity"),
+    [
+        ([1.0, 0.95, 0.85], 2.5),
+        ([1.0, 0.9, 0.5], 2.0),
+        ([1.0, 0.8, 0.95], 1.5),
+        ([1.0, 1.0, 1.0], 3.0),
+        ([0.7], 1.0),
+    ],
+    ids=["between", "just_held", "first_failure_counts", "never_failed", "never_held"],
+)
+def test_capacity_is_the_highest_rate_that_meets_the_slos(
+    attainments: list[float], capacity: float
+) -> None:
+    tried = [
+        TriedRate(per_s=float(at), attainment=value)
+        for at, value in enumerate(attainments, start=1)
+    ]
+    assert capacity_per_s(tried) == pytest.approx(capacity)
 
 
 def test_lengths_have_the_traces_mean_and_quantiles_even_in_a_short_cell() -> None:

@@ -48,6 +48,7 @@ TINY = replace(
     saturation_s=0.6,
     saturation_warm_up_s=0.1,
     saturation_callers=2,
+    capacity_test_s=0.5,
 )
 
 
