@@ -44,7 +44,7 @@ class Settings:
     saturation_warm_up_s: float = 8.0
     saturation_callers: int = 10
     """Closed-loop callers per model: more than an engine's run slots, so that it never idles."""
-    capacity_shares: tuple[float, ...] = (0.4, 0.55, 0.7, 0.85)
+    capacity_shares: tuple[float, ...] = (0.2, 0.35, 0.5, 0.65)
     """Of the saturated rate: the rates that are tried for the capacity, rising."""
     capacity_test_s: float = 45.0
 
@@ -62,6 +62,6 @@ SMOKE = Settings(
     decode_tokens=12,
     saturation_s=15.0,
     saturation_warm_up_s=4.0,
-    capacity_shares=(0.5,),
+    capacity_shares=(0.4,),
     capacity_test_s=20.0,
 )
