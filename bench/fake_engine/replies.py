@@ -68,13 +68,16 @@ class Answer:
         return reply | {"kv_transfer_params": self.kv_transfer_params}
 
     def chunks(self) -> Iterator[bytes]:
-        """The SSE events of a call with `stream`, one per generated token, `[DONE]` included."""
+        """The SSE events of a call with `stream`, one per generated token, `[DONE]` included. The
+        first one names the prompt's tokens: of a chat beside the choices, of a text inside."""
+        ids = {"prompt_token_ids": self.prompt_ids if self.with_token_ids else None}
         if self.is_chat:
-            yield self._chunk({"delta": {"role": "assistant", "content": ""}}, None)
+            yield self._chunk({"delta": {"role": "assistant", "content": ""}}, None, **ids)
         last = len(self.pieces) - 1
         for at, piece in enumerate(self.pieces):
             reason = "length" if at == last and self.finish_reason == "length" else None
-            yield self._chunk(self._delta(piece, [self.piece_ids[at]]), reason)
+            prompt = ids if at == 0 and not self.is_chat else {}
+            yield self._chunk(self._delta(piece, [self.piece_ids[at]]) | prompt, reason)
         if self.tool_call is not None:
             call = {"index": 0, "id": "call-0", "type": "function", "function": self.tool_call}
             yield self._chunk({"delta": {"tool_calls": [call]}}, None)
@@ -102,9 +105,9 @@ class Answer:
         text = {"delta": {"content": piece}} if self.is_chat else {"text": piece}
         return text | {"token_ids": shown}
 
-    def _chunk(self, choice: dict[str, Any], finish_reason: str | None) -> bytes:
+    def _chunk(self, choice: dict[str, Any], finish_reason: str | None, **beside: Any) -> bytes:
         fixed = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
-        return sse(self._head(self._chunk_kind()) | {"choices": [fixed | choice]})
+        return sse(self._head(self._chunk_kind()) | {"choices": [fixed | choice]} | beside)
 
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self.is_chat else "text_completion"

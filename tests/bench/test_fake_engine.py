@@ -59,6 +59,16 @@ async def test_a_stream_and_a_whole_answer_carry_the_same_text_and_usage() -> No
     assert events[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_stream_names_the_prompts_tokens_once_if_it_was_asked_to(asked: bool) -> None:
+    app = create_app(model="small")
+    async with running(app) as url:
+        chat = await stream(url, a_chat(stream=True, return_token_ids=asked))
+    named = [event["prompt_token_ids"] for event in chat[:-1] if "prompt_token_ids" in event]
+    assert named == [app.state.engine.requests[0].prompt_ids if asked else None]
+    assert "prompt_token_ids" in chat[0]
+
+
 async def test_usage_is_streamed_only_when_it_was_asked_for() -> None:
     async with running(create_app(model="small")) as url:
         events = await stream(url, a_chat(stream=True))

@@ -51,6 +51,16 @@ async def test_a_client_that_closes_after_its_answer_cancels_nothing(
         assert rig.hooks.ok == [True] * 3
 
 
+async def test_a_client_that_has_its_answer_may_leave_while_the_call_ends() -> None:
+    reply = AReply()
+    reply.is_over = True
+    task = asyncio.current_task()
+    assert task is not None
+    ClientWatch(reply).client_left()
+    await asyncio.sleep(0)
+    assert not task.cancelling()
+
+
 async def test_a_server_that_stops_is_not_mistaken_for_a_client_that_left() -> None:
     watches: list[ClientWatch] = []
 
