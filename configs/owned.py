@@ -32,6 +32,7 @@ OWNED_VARIABLES = {
     "VLLM_NIXL_SIDE_CHANNEL_PORT": "instances.<name>.kv_port",
     "VLLM_CPU_OMP_THREADS_BIND": "instances.<name>.cpus",
     "CUDA_VISIBLE_DEVICES": "instances.<name>.devices",
+    "SHADOWPREFILL_ENGINE_SECRET": "coordinator.engine_secret",
     "PYTHONHASHSEED": "nothing: block hashes must compare across processes",
 }
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from configs.load import ConfigError, load_config, load_profile
 from engine.compat import UnsupportedVllm, check_vllm_version
 from engine.cores import CoresInvalid, bind_thread, bound_cpus
-from engine.params import ADDITIONAL_CONFIG_KEY, EngineParams
+from engine.params import ADDITIONAL_CONFIG_KEY, SECRET_VARIABLE, EngineParams
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
-    from configs.schema import ClusterConfig, InstanceConfig, ModelConfig
+    from configs.schema import ClusterConfig, CoordinatorConfig, InstanceConfig, ModelConfig
 
 NODE_MODULES = {
     Role.PREFILL: "prefill_node",
@@ -55,8 +55,8 @@ class EngineCommand:
     its own calls takes nothing from another model."""
 
     def shell_text(self) -> str:
-        """The same, ready to paste into a shell."""
-        variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
+        """The same, ready to paste into a shell that has the secret (if there is one)."""
+        variables = [_assignment(name, value) for name, value in sorted(self.env.items())]
         bound = [] if self.cpus is None else ["taskset", "--cpu-list", self.cpus]
         server = shlex.join([*bound, *self.argv[:3]])
         return " \\\n  ".join([*variables, server, *_flag_lines(self.argv[3:])])
@@ -87,7 +87,9 @@ def engine_command(config: ClusterConfig, instance_name: str) -> EngineCommand:
     for name, value in {**owned, **free}.items():
         argv += _flag(name, value)
     return EngineCommand(
-        argv=argv, env=_environment(instance, model), cpus=bound_cpus(instance.cpus)
+        argv=argv,
+        env=_environment(instance, model) | _secret(config.coordinator),
+        cpus=bound_cpus(instance.cpus),
     )
 
 
@@ -175,6 +177,17 @@ def _environment(instance: InstanceConfig, model: ModelConfig) -> dict[str, str]
         variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = instance.kv_host
         variables["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(instance.kv_port)
     return variables | import_environment()
+
+
+def _secret(coordinator: CoordinatorConfig) -> dict[str, str]:
+    return {SECRET_VARIABLE: coordinator.engine_secret} if coordinator.engine_secret else {}
+
+
+def _assignment(name: str, value: str) -> str:
+    """The secret is not shown: what is printed ends in histories and scripts."""
+    if name == SECRET_VARIABLE:
+        return f'{name}="${{{name}:?must be coordinator.engine_secret}}"'
+    return f"{name}={shlex.quote(value)}"
 
 
 def _flag(key: str, value: object) -> list[str]:

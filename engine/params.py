@@ -5,6 +5,7 @@ The plug-in lives in vLLM's EngineCore process and reads no file of ours, so eve
 needs of the cluster configuration travels as this one strict JSON object. Imports neither vLLM nor
 torch: the command line writes it."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -19,6 +20,7 @@ from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 PARAMS_VERSION = 1
 ADDITIONAL_CONFIG_KEY = "shadowprefill"
+SECRET_VARIABLE = "SHADOWPREFILL_ENGINE_SECRET"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -78,6 +80,9 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trace_max_bytes: PositiveCount = 256 * 1024 * 1024
     secret: str = ""
     """Marks must carry it if it is set; empty: the engine listens privately."""
+    secret_in_environment: bool = False
+    """A command line is open to every user of the machine, and vLLM logs it: the secret travels in
+    SECRET_VARIABLE, and an engine without it does not start."""
 
     @classmethod
     def from_cluster(
@@ -117,6 +122,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             trace_path=instance.trace_path or "",
             trace_max_bytes=instance.trace_max_bytes,
             secret=config.coordinator.engine_secret,
+            secret_in_environment=bool(config.coordinator.engine_secret),
         )
 
     def slack_params(self) -> SlackParams:
@@ -148,7 +154,8 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def to_json(self) -> str:
         """The value of the `shadowprefill` key of `--additional-config`."""
-        return msgspec.json.encode(self).decode()
+        shown = msgspec.structs.replace(self, secret="") if self.secret_in_environment else self
+        return msgspec.json.encode(shown).decode()
 
     def to_object(self) -> dict[str, object]:
         """The same, for whoever builds a vLLM configuration in this process."""
@@ -173,11 +180,22 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         except msgspec.ValidationError as error:
             raise EngineParamsInvalid(f"{ADDITIONAL_CONFIG_KEY}: {error}") from error
 
+    def with_secret(self, environment: Mapping[str, str]) -> Self:
+        """As the engine's process was given it; raises EngineParamsInvalid."""
+        secret = environment.get(SECRET_VARIABLE, "")
+        if not secret:
+            raise EngineParamsInvalid(
+                f"{SECRET_VARIABLE} is not set: this engine checks the coordinator's marks by "
+                "coordinator.engine_secret, which has to be in its environment"
+            )
+        return msgspec.structs.replace(self, secret=secret)
+
     @classmethod
     def from_additional_config(cls, additional_config: object) -> Self:
         """From `vllm_config.additional_config`; raises EngineParamsInvalid."""
         if isinstance(additional_config, Mapping) and ADDITIONAL_CONFIG_KEY in additional_config:
-            return cls.from_object(additional_config[ADDITIONAL_CONFIG_KEY])
+            params = cls.from_object(additional_config[ADDITIONAL_CONFIG_KEY])
+            return params.with_secret(os.environ) if params.secret_in_environment else params
         raise EngineParamsInvalid(
             f"--additional-config must carry {ADDITIONAL_CONFIG_KEY!r}; "
             "`shadowprefill engine-args` prints the whole command line"

@@ -14,7 +14,7 @@ import yaml
 
 from configs.load import load_config
 from engine.launch import EngineCommand, LaunchError, engine_command, import_environment, run_node
-from engine.params import EngineParams
+from engine.params import SECRET_VARIABLE, EngineParams
 from policy.vocabulary import Role
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,6 +181,31 @@ def test_the_shell_text_starts_the_same_process(tmp_path: Path) -> None:
     )
     shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     assert json.loads(shown) == command.argv[1:]
+
+
+def test_the_secret_travels_in_the_environment_and_is_never_shown(tmp_path: Path) -> None:
+    document = a_document() | {"coordinator": {"engine_secret": "hunter2"}}
+    command = command_of(tmp_path, document, "p")
+    assert command.env[SECRET_VARIABLE] == "hunter2"
+    assert not any("hunter2" in argument for argument in command.argv)
+    assert "hunter2" not in command.shell_text()
+    assert SECRET_VARIABLE not in command_of(tmp_path, a_document(), "p").env
+
+
+def test_a_pasted_command_line_without_the_secret_says_so_and_starts_nothing(
+    tmp_path: Path,
+) -> None:
+    document = a_document() | {"coordinator": {"engine_secret": "hunter2"}}
+    command = command_of(tmp_path, document, "p")
+    script = command.shell_text().replace(command.argv[0], "echo started", 1)
+    bare = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+    refused = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=bare, check=False
+    )
+    assert refused.returncode != 0
+    assert f"{SECRET_VARIABLE}: must be coordinator.engine_secret" in refused.stderr
+    given = bare | {SECRET_VARIABLE: "hunter2"}
+    assert subprocess.run(["sh", "-c", script], capture_output=True, env=given, check=True).stdout
 
 
 def test_another_interpreter_finds_this_code_from_anywhere(tmp_path: Path) -> None:

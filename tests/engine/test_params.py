@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from configs.schema import ClusterConfig, StepTimeConfig
-from engine.params import EngineParams, EngineParamsInvalid
+from engine.params import SECRET_VARIABLE, EngineParams, EngineParamsInvalid
 from policy.vocabulary import Controller, Role
 
 PROFILE_STEP_TIME = StepTimeConfig(
@@ -84,10 +84,33 @@ def test_a_models_own_step_time_overrides_the_profile() -> None:
     assert params.step_time.fixed_s == 0.2
 
 
-def test_they_survive_the_command_line() -> None:
+def test_they_survive_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, "ours")
     params = EngineParams.from_cluster(a_cluster(), "small-p", PROFILE_STEP_TIME)
+    written = json.loads(params.to_json())
+    assert written["secret"] == ""
+    assert EngineParams.from_additional_config({"shadowprefill": written}) == params
+
+
+def test_without_a_secret_nobody_looks_for_one() -> None:
+    cluster = a_cluster()
+    open_to_all = cluster.model_copy(
+        update={"coordinator": cluster.coordinator.model_copy(update={"engine_secret": ""})}
+    )
+    params = EngineParams.from_cluster(open_to_all, "small-p", PROFILE_STEP_TIME)
     assert EngineParams.from_json(params.to_json()) == params
     assert EngineParams.from_additional_config({"shadowprefill": params.to_object()}) == params
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_an_engine_that_was_not_given_the_secret_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(SECRET_VARIABLE, value)
+    with pytest.raises(EngineParamsInvalid, match=f"{SECRET_VARIABLE} is not set"):
+        EngineParams.from_additional_config({"shadowprefill": an_object()})
 
 
 @pytest.mark.parametrize(
