@@ -135,7 +135,9 @@ def test_each_instance_gets_a_trace_of_its_own_where_the_command_was_given(
 
 def test_an_engine_that_is_not_ours_or_not_there_is_told_apart(tmp_path: Path) -> None:
     (closed,) = free_ports(1)
-    with serve_in_thread(create_app(model="stock")) as stock:
+    fake = create_app(model="stock")
+    fake.state.engine.takes_control = False
+    with serve_in_thread(fake) as stock:
         path = a_cluster(tmp_path, stock=stock, gone=f"http://127.0.0.1:{closed}")
         answers = {one.instance: one for one in tune(load_config(path), {"beta": 0.5})}
     assert not answers["stock"].applied
