@@ -82,14 +82,16 @@ class Observed:
 
     def changed(self, params: EngineParams, before: EngineParams, now_s: float) -> None:
         """The parameters are others from the next step on."""
-        if self._trace is not None:
+        changes = differences(params, before)
+        changes.pop("trace_path", None)
+        if self._trace is not None and changes:
             self._trace.add(
                 TraceEvent(
                     t_s=self._trace.since_start_s(now_s),
                     event=CHANGED,
                     cap_s=_cap_s(params, idle=False),
                     idle_cap_s=_cap_s(params, idle=True),
-                    changes=differences(params, before),
+                    changes=changes,
                 )
             )
 

@@ -31,9 +31,10 @@ def on_free_ports(name: str, folder: Path, only: tuple[str, ...] = (), **changes
         document["models"] = {key: document["models"][key] for key in kept}
     for model in document["models"].values():
         model["path"] = str((source.parent / model["path"]).resolve())
-    ports = iter(free_ports(2 * len(document["instances"]) + 1))
+    ports = iter(free_ports(3 * len(document["instances"]) + 1))
     for instance in document["instances"].values():
         instance["port"] = next(ports)
+        instance["metrics_port"] = next(ports)
         if "kv_port" in instance:
             instance["kv_port"] = next(ports)
     document["coordinator"] = {"port": next(ports)}
