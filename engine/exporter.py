@@ -123,7 +123,9 @@ def _steps(series: _Series, reading: Reading) -> Iterator[Metric]:
     yield series.counter("grants", "Plans with a shadow job, by outcome", reading.grants, "reason")
     yield series.histogram("step_seconds", "Duration of an iteration", kinds, "kind")
     yield series.histogram("budget_seconds", "What a plan allowed", {"": counts.budget_s})
-    yield series.histogram("predicted_seconds", "What a plan expected", {"": counts.predicted_s})
+    yield series.histogram(
+        "predicted_seconds", "What was expected of an iteration", {"": counts.predicted_s}
+    )
     ratio = {"": counts.actual_over_predicted}
     yield series.histogram("prediction_ratio", "Actual over predicted duration", ratio)
     waits = {behind.value: wait for behind, wait in counts.arrival_wait_s.items()}

@@ -44,7 +44,7 @@ class Observed:
         """A step has come back. `shadow_state` (queued jobs, KV blocks held) is only asked while a
         trace is written."""
         counts, grant, step_s = self.counts, finished.step.grant, finished.step_s
-        shadow_tokens = finished.step.shadow.tokens
+        shadow_tokens, predicted_s = finished.step.shadow.tokens, finished.step.predicted_s
         self._last_end_s = now_s
         self._last_carried_shadow = shadow_tokens > 0
         if shadow_tokens:
@@ -54,9 +54,9 @@ class Observed:
             counts.plain_step_s.add(step_s)
         if grant.budget_s > 0:
             counts.budget_s.add(grant.budget_s)
-        if grant.predicted_s > 0:
-            counts.predicted_s.add(grant.predicted_s)
-            counts.actual_over_predicted.add(step_s / grant.predicted_s)
+        if predicted_s > 0:
+            counts.predicted_s.add(predicted_s)
+            counts.actual_over_predicted.add(step_s / predicted_s)
         if self._trace is not None:
             self._trace.add(self._line(finished, self._trace.since_start_s(now_s), *shadow_state()))
 
@@ -106,20 +106,24 @@ class Observed:
         self, finished: FinishedStep, t_s: float, queued_jobs: int, shadow_blocks: int
     ) -> TraceStep:
         step, grant = finished.step, finished.step.grant
-        # Spares a loop over the batch: a prefill chunk of a single token passes for a decode.
-        decodes = list(step.output.num_scheduled_tokens.values()).count(1)
-        decodes = min(decodes, step.foreground.requests)
+        decodes = decode_tokens = step.foreground.requests
+        if step.decode_only:
+            decode_tokens = step.foreground.tokens
+        else:
+            # Spares a look at every request: a prompt's last single token passes for a decode.
+            ones = list(step.output.num_scheduled_tokens.values()).count(1)
+            decodes = decode_tokens = min(ones, decodes)
         arrivals, self._arrivals = self._arrivals, []
         return TraceStep(
             t_s=t_s,
             step_s=round(finished.step_s, 6),
-            predicted_s=round(grant.predicted_s, 6),
+            predicted_s=round(step.predicted_s, 6),
             budget_s=round(grant.budget_s, 6),
             reason=grant.reason.value,
             waiting_requests=step.waiting_requests,
             decode_requests=decodes,
-            decode_tokens=decodes,
-            prefill_tokens=step.foreground.tokens - decodes,
+            decode_tokens=decode_tokens,
+            prefill_tokens=step.foreground.tokens - decode_tokens,
             shadow_tokens=step.shadow.tokens,
             queued_jobs=queued_jobs,
             shadow_blocks=shadow_blocks,

@@ -68,8 +68,8 @@ class TraceStep(_Line, kw_only=True, tag="step", omit_defaults=True):
     """Its end."""
     step_s: float
     predicted_s: float = 0.0
-    """Of what was granted; 0 where the grant looked at no time (no job, something waits)."""
     budget_s: float = 0.0
+    """0 where the plan looked at no time: no job, or something waits."""
     reason: str = ""
     waiting_requests: int = 0
     decode_requests: int = 0

@@ -72,7 +72,7 @@ def written(path: Path, *lines: Any) -> Path:
 
 @pytest.mark.parametrize("count", [40, 3000], ids=["one_by_one", "in_bins"])
 def test_it_draws_and_sums_up(tmp_path: Path, count: int) -> None:
-    change = TraceEvent(t_s=1.0, event="changed", cap_s=0.2, idle_cap_s=0.4, changes={"beta": 1})
+    change = TraceEvent(t_s=1.0, event="changed", cap_s=0.1, idle_cap_s=0.4, changes={"beta": 1})
     file = written(tmp_path / "t.jsonl", a_header(), *steps(count), change)
     result = RUNNER.invoke(app, ["trace", "plot", str(file)])
     assert result.exit_code == 0, result.output
