@@ -102,7 +102,7 @@ def test_a_part_of_the_trace_is_drawn_alone(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert output.read_bytes().startswith(PNG)
-    assert "15 iterations" in result.output
+    assert "16 iterations" in result.output
     beyond = RUNNER.invoke(app, ["trace", "plot", str(file), "--from", "100"])
     assert beyond.exit_code == 1
     assert "no iteration ended between 100 and inf s; the last ended at 6.5" in beyond.output
