@@ -48,7 +48,7 @@ class PrefillCandidate(NamedTuple):
 
     @property
     def completion_s(self) -> float:
-        return self.queue_s + self.uncached_tokens * self.s_per_token
+        return prefill_completion_s(self.queue_s, self.uncached_tokens, self.s_per_token)
 
 
 class DecodeCandidate(NamedTuple):
@@ -64,6 +64,15 @@ class Placed(NamedTuple):
 
     instance: str
     reason: PlacementReason
+
+
+def prefill_completion_s(queue_s: float, uncached_tokens: float, s_per_token: float) -> float:
+    return queue_s + uncached_tokens * s_per_token
+
+
+def clearly_faster(best_s: float, current_s: float, margin_share: float) -> bool:
+    """Whether it is worth leaving the warm prefix behind."""
+    return best_s < (1 - margin_share) * current_s
 
 
 def place_prefill(
@@ -83,7 +92,7 @@ def place_prefill(
     current = next((candidate for candidate in healthy if candidate.name == sticky), None)
     if current is None:
         return Placed(best.name, PlacementReason.STICKY_UNHEALTHY)
-    if best.completion_s < (1 - move_margin_share) * current.completion_s:
+    if clearly_faster(best.completion_s, current.completion_s, move_margin_share):
         return Placed(best.name, PlacementReason.MOVED_FASTER)
     return Placed(current.name, PlacementReason.STICKY)
 

@@ -2,10 +2,18 @@
 
 The policies and the operators import no numba, and a compiled function may call compiled functions
 only. So a copy of the function is made whose globals hold the compiled copies of what it calls: the
-same code object, read from the same file. `compiled(f).py_func.__code__ is f.__code__`."""
+same code object, read from the same file. `compiled(f).py_func.__code__ is f.__code__`.
+
+Compiling the event loop takes half a minute, so the result is kept on disk. numba notices a change
+of the file that a function is in, but not of the functions that it calls: hence the folder is named
+after all the sources that may be compiled."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -45,6 +53,21 @@ def _compiled(function: FunctionType) -> Any:
             function.__defaults__,
             function.__closure__,
         )
-        # Exact sums: with fastmath the same seed could give other bytes on another machine.
-        _done[function] = numba.njit(copy, fastmath=False)
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(_cache_folder())
+        try:
+            # Exact sums: with fastmath the same seed could give other bytes on another machine.
+            _done[function] = numba.njit(copy, fastmath=False, cache=True)
+        finally:
+            numba.config.CACHE_DIR = before
     return _done[function]
+
+
+@cache
+def _cache_folder() -> Path:
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted([*root.glob("bench/sim/*.py"), *root.glob("policy/*.py")]):
+        digest.update(source.read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "shadowprefill" / f"numba-{digest.hexdigest()[:16]}"

@@ -50,7 +50,7 @@ def test_markov_router_has_the_switch_rate_of_table_1(kind: str) -> None:
     rng = np.random.default_rng(8)
     chain = uniform_switches(2, table1_switch_probability(published))
     routes = [
-        markov_route(len(draw_session(kind, "s", 0, rng).calls), chain, rng) for _ in range(3000)
+        markov_route(len(draw_session(kind, "s", 0, rng).calls), chain, rng) for _ in range(1500)
     ]
     figures = route_figures(routes)
     assert figures.switch_share == pytest.approx(published.switch_share, rel=0.06)
