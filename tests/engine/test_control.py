@@ -83,8 +83,9 @@ def test_a_message_that_is_none_of_ours_is_refused(message: object, complaint: s
 
 
 def test_an_engine_with_a_secret_obeys_nobody_else() -> None:
-    ours = params(secret="ours")
-    assert changed_params(ours, control_xargs({"beta": 0.1}, "ours")).beta == 0.1
+    ours = params(secret="ours", secret_in_environment=True)
+    changed = changed_params(ours, control_xargs({"beta": 0.1}, "ours"))
+    assert (changed.beta, changed.secret) == (0.1, "ours")
     for xargs in (control_xargs({"beta": 0.1}), control_xargs({"beta": 0.1}, "theirs")):
         with pytest.raises(ControlRefused, match=f"{SECRET_KEY} does not match"):
             changed_params(ours, xargs)
