@@ -106,7 +106,8 @@ class EngineCollector(Collector):
 
 def families(reading: Reading) -> Iterator[Metric]:
     series = _Series(reading.params.model, reading.params.instance)
-    yield from _steps(series, reading)
+    if reading.controls is not None:  # else nobody tells of iterations: zeros would be untrue
+        yield from _steps(series, reading)
     yield from _jobs(series, reading)
     yield from _kv(series, reading)
     yield from _parameters(series, reading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -13,12 +14,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from coordinator import processes
 from coordinator.cli import app
 from coordinator.ports import probe
-from coordinator.run_state import RUN_DIR_VARIABLE, is_owned, read_state
+from coordinator.progress import state_table
+from coordinator.run_state import (
+    RUN_DIR_VARIABLE,
+    ClusterState,
+    InstanceState,
+    is_owned,
+    read_state,
+)
 from engine.launch import import_environment
 from tests.coordinator.cluster_rig import ROOT, until
 from tests.free_ports import free_ports
@@ -226,10 +235,37 @@ def test_nothing_was_ever_started_in_an_empty_folder(tmp_path: Path) -> None:
     assert (down.exit_code, "nothing is running" in down.stdout) == (0, True)
 
 
+def test_status_shows_where_an_engine_tells_of_itself() -> None:
+    url = "http://127.0.0.1:8131/metrics"
+    with_metrics = InstanceState(
+        role="colocated", model="small", url="http://127.0.0.1:8111", log=None, metrics_url=url
+    )
+    without = InstanceState(role="colocated", model="large", url="http://127.0.0.1:8112", log=None)
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(state_table(a_state(small=with_metrics, large=without)))
+    shown = console.export_text()
+    assert url in shown
+    console.print(state_table(a_state(large=without)))
+    assert "metrics" not in console.export_text()
+
+
+def a_state(**instances: InstanceState) -> ClusterState:
+    return ClusterState(
+        config="a.yaml",
+        url=None,
+        models=[],
+        supervisor_pid=1,
+        supervisor_ticks=None,
+        since_unix_s=0.0,
+        instances=instances,
+    )
+
+
 def test_the_console_script_shows_its_version_and_its_commands() -> None:
     assert shadowprefill("--version").stdout.startswith("shadowprefill ")
     shown = shadowprefill("--help").stdout
-    for command in ("up", "down", "status", "config", "engine-args", "coordinator"):
+    commands = ("up", "down", "status", "tune", "config", "engine-args", "coordinator", "trace")
+    for command in commands:
         assert re.search(rf"\b{command}\b", shown), command
 
 

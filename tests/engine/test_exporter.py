@@ -111,9 +111,10 @@ def test_steps_and_waits_are_told_apart_by_the_shadow_tokens_beside_them() -> No
     assert values["arrival_wait_seconds_count", labelled(behind="foreground")] == 0
 
 
-def test_an_instance_that_grants_nothing_shows_no_controller_state() -> None:
-    values = scrape(lambda: a_reading(controls=None))
-    assert not [name for name, _ in values if name in ("credit_seconds", "step_time_factor")]
+def test_an_instance_that_grants_nothing_shows_neither_iterations_nor_a_controllers_state() -> None:
+    names = {name for name, _ in scrape(lambda: a_reading(controls=None))}
+    assert not names & {"credit_seconds", "step_time_factor", "iterations_total", "grants_total"}
+    assert {"pulls_total", "pull_timeouts_total", "jobs_ended_total"} <= names
 
 
 def test_a_container_that_changes_during_the_scrape_is_read_again() -> None:
