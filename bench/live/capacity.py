@@ -55,7 +55,12 @@ async def _attained(
     saturated = {name: model.saturated_per_s for name, model in start.models.items()}
     plan = plan_normal(Cell(load=share, controller=Controller.OFF, repeat=0), saturated, short)
     traffic = Traffic(
-        http=http, base_url=base_url, token="live-capacity", settings=short, recorded={}
+        http=http,
+        base_url=base_url,
+        token="live-capacity",
+        settings=short,
+        recorded={},
+        calibration=start,
     )
     played = await traffic.play(plan, [])
     met: dict[str, list[bool]] = {name: [] for name in saturated}

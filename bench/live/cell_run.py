@@ -76,6 +76,7 @@ async def _play(
             token=f"live-{cell.name}",
             settings=bench.settings,
             recorded=recorded,
+            calibration=bench.calibration,
         )
         return await traffic.play(normal, sessions)
 

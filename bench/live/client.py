@@ -62,6 +62,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
+TTFT_SLO_HEADER = "x-shadowprefill-ttft-slo-ms"
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
@@ -82,6 +83,7 @@ async def complete(
     prompt_ids: Sequence[int],
     output_tokens: int,
     token: str,
+    ttft_slo_s: float | None = None,
 ) -> Completion:
     """Exactly `output_tokens` tokens; raises CallFailed unless the stream ended as it must."""
     body = {
@@ -96,6 +98,8 @@ async def complete(
     }
     url = f"{base_url}/v1/completions"
     headers = {"authorization": f"Bearer {token}"}
+    if ttft_slo_s is not None:
+        headers[TTFT_SLO_HEADER] = f"{1e3 * ttft_slo_s:.0f}"
     sent_s = time.perf_counter()
     try:
         async with http.post(url, json=body, headers=headers) as response:

@@ -171,7 +171,7 @@ def _changes(
     changes = [f"shadow.controller={controller.value}"]
     changes += [f"instances.{name}.attach_url={one.url}" for name, one in config.instances.items()]
     for name, model in (calibration.models if calibration else {}).items():
-        # One limit for all prompts of a model: the stricter end, that of short ones.
+        # Of calls that bring none of their own: the stricter end, that of short prompts.
         changes.append(f"models.{name}.slo.ttft_s={model.ttft_slo_s(0):.4f}")
         changes.append(f"models.{name}.slo.tpot_s={model.tpot_slo_s:.4f}")
     return changes

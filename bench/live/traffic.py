@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bench.demo.client import Reply, SessionView
     from bench.live.plan import NormalRequest, PlannedSession
-    from bench.live.records import RecordedSession
+    from bench.live.records import Calibration, RecordedSession
     from bench.live.settings import Settings
 
 VIEW_TIMEOUT_S = 10.0
@@ -51,6 +51,8 @@ class Traffic:
     token: str
     settings: Settings
     recorded: Mapping[str, RecordedSession]
+    calibration: Calibration
+    """Gives each normal request the TTFT SLO of its own prompt."""
     begin_s: float = field(default_factory=time.perf_counter)
     played: Played = field(default_factory=Played)
 
@@ -100,6 +102,7 @@ class Traffic:
                     prompt_ids,
                     request.output_tokens,
                     self.token,
+                    self.calibration.models[request.model].ttft_slo_s(request.prompt_tokens),
                 )
         except (CallFailed, TimeoutError) as error:
             self.played.rows.append(
