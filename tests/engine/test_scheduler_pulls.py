@@ -277,6 +277,53 @@ def test_a_shadow_pull_beyond_the_cap_ends_at_once(mode: str) -> None:
     assert world.finished["s"].stop_reason == "truncated_by_cap"
 
 
+def test_a_pull_beyond_the_cap_is_made_if_calls_left_its_start_here(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, blocks=100, kv_cap_share=0.25)
+    history = prompt(45 * BLOCK, seed=3)
+    world.add(normal("call", history[: 30 * BLOCK]))
+    world.run()
+    world.add(shadow("s", history, kv_transfer_params=a_hand_off(45 * BLOCK)))
+    world.step()
+    assert is_pulling(world, "s")
+    assert world.scheduler.shadow_kv.counts.shadow_blocks == 15
+
+
+def test_pulled_blocks_are_shadow_kv_until_a_call_uses_them(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, blocks=100, kv_cap_share=0.25)
+    history = prompt(20 * BLOCK, seed=3)
+    world.add(shadow("s", history, session="a", kv_transfer_params=a_hand_off(20 * BLOCK)))
+    world.step()
+    counts = world.scheduler.shadow_kv.counts
+    assert (counts.shadow_blocks, counts.cached_shadow_blocks) == (20, 0)
+    world.received = {"s"}
+    world.run()
+    assert world.scheduler.shadow_kv.counts.cached_shadow_blocks == 20
+    world.add(routed("call", history[: 12 * BLOCK + 1], "a"))
+    world.run()
+    counts = world.scheduler.shadow_kv.counts
+    assert (counts.shadow_blocks, counts.promotions) == (8, 12)
+    world.add(normal("burst", 99 * BLOCK))
+    world.run()
+    world.scheduler.kv_cache_manager.block_pool.free_block_queue.check()
+    assert world.scheduler.shadow_kv.counts.shadow_blocks == 0
+
+
+def test_a_pull_waits_until_older_pulls_may_be_displaced(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, blocks=100, kv_cap_share=0.25)
+    world.add(a_shadow_pull("s", tokens=20 * BLOCK))
+    world.step()
+    world.received = {"s"}
+    world.run()
+    world.add(a_shadow_pull("t", tokens=20 * BLOCK))
+    for _ in range(3):
+        world.step()
+    assert not is_pulling(world, "t")
+    world.now_s += 5.0
+    world.step()
+    assert is_pulling(world, "t")
+    assert world.scheduler.shadow_kv.counts.shadow_blocks == 25
+
+
 def test_a_failed_shadow_pull_ends_and_leaves_nothing_behind(mode: str) -> None:
     world = a_world(DecodeScheduler, mode)
     free = world.free_blocks()
