@@ -24,6 +24,8 @@ class ShadowBlocks(VisibleScheduler):
 
     def _prepare(self) -> None:
         super()._prepare()
+        self._holding: dict[str, ShadowRequest] = {}
+        """Started ones, by request id; one that is admitted counts from the end of that step on."""
         self.shadow_kv = ShadowKv(
             self.kv_cache_manager,
             self.block_size,
@@ -33,7 +35,7 @@ class ShadowBlocks(VisibleScheduler):
         )
 
     def _started(self) -> list[ShadowRequest]:
-        return [shadow for shadow in self.shadows.values() if shadow.started]
+        return list(self._holding.values())
 
     def _in_flight(self) -> bool:
         return any(shadow.request.num_in_flight_tokens for shadow in self.shadows.values())
@@ -41,10 +43,9 @@ class ShadowBlocks(VisibleScheduler):
     def _yield_slots(self) -> None:
         """A model runner has a slot for each started request: those that wait come first."""
         spare = self.max_num_running_reqs - sum(self.get_request_counts())
-        if spare >= len(self.shadows):
-            return
-        for shadow in self._started()[max(0, spare) :]:
-            self._drop(shadow)
+        if spare < len(self._holding):
+            for shadow in self._started()[max(0, spare) :]:
+                self._drop(shadow)
 
     def _reclaim(self, request: Request) -> bool:
         """vLLM found no blocks for this request: a shadow gives up its own, the least wanted."""
@@ -67,6 +68,7 @@ class ShadowBlocks(VisibleScheduler):
             self.running.remove(request)
         self._preempt_request(request, self.clock(), drop_stale_output=self.requires_kv_delivery)
         self.waiting.remove_request(request)
+        self._holding.pop(request.request_id, None)
         shadow.looked_up_s = NEVER_S
         self.shadow_stats.drops += 1
         if request.request_id not in self.shadow_queue:
@@ -85,6 +87,7 @@ class ShadowBlocks(VisibleScheduler):
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         is_shadow = request.request_id in self.shadows
+        self._holding.pop(request.request_id, None)
         transfer = super()._free_request(request, delay_free_blocks)
         if is_shadow and request.request_id in self.requests:
             self.shadow_kv.pinned.add(request.request_id)

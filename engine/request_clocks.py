@@ -152,13 +152,18 @@ class RequestClocks:
         return bool(before) and not before.keys().isdisjoint(request_ids)
 
     def foreground(
-        self, running: Sequence[Request], token_budget: int, now_s: float, in_flight_s: float
+        self,
+        running: Sequence[Request],
+        prefills: Sequence[Request],
+        token_budget: int,
+        now_s: float,
+        in_flight_s: float,
     ) -> Foreground:
-        """What runs, and what vLLM is about to schedule of it. Nothing waits, or the clocks of what
-        waits would be taken for those of what runs."""
+        """What runs (`prefills`: those of them with more of a prompt to come), and what vLLM is
+        about to schedule of it. Nothing waits, or its clocks would be taken for those of what
+        runs."""
         if not running:
             return Foreground()
-        prefills = [request for request in running if request.is_prefill_chunk]
         planned = self._planned_decodes(running, prefills)
         computed: dict[str, int] = {}
         for request in prefills:

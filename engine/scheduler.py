@@ -220,7 +220,12 @@ class ShadowScheduler(ShadowBlocks):
         budget = self.max_num_scheduled_tokens
         # A request that waits settles the matter: what runs need not be looked at.
         running = [] if waiting else self.running
-        foreground = self.request_clocks.foreground(running, budget, now_s, in_flight_s)
+        # vLLM's set of unfinished prefills; it holds started shadows, too.
+        any_prefill = len(self._inflight_prefills) > len(self._holding) or any(
+            request.request_id not in self._holding for request in self._inflight_prefills
+        )
+        prefills = [r for r in running if r.is_prefill_chunk] if any_prefill else []
+        foreground = self.request_clocks.foreground(running, prefills, budget, now_s, in_flight_s)
         return StepLoad(
             now_s=now_s,
             waiting_requests=waiting,
@@ -294,6 +299,10 @@ class ShadowScheduler(ShadowBlocks):
         for shadow in self._shown:
             shadow.visible = False
             shadow.looked_up_s = NEVER_S
+            if shadow.started:
+                self._holding[shadow.request.request_id] = shadow
+            else:
+                self._holding.pop(shadow.request.request_id, None)
             tokens = output.num_scheduled_tokens.get(shadow.request.request_id, 0)
             if tokens:
                 self._served(shadow, tokens)

@@ -89,16 +89,47 @@ class ShadowKVCacheManager(KVCacheManager):
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> KVCacheBlocks | None:
+        if new_computed_blocks is None and not isinstance(request, CappedRequest):
+            # A normal request that runs hits nothing that could be promoted, and what it takes
+            # counts as normal anyway. It comes once per step for each: no call more than needed.
+            blocks: KVCacheBlocks | None = KVCacheManager.allocate_slots(
+                self,
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                None,
+                num_lookahead_tokens,
+                *args,
+                **kwargs,
+            )
+            if blocks is not None:
+                return blocks
+        return self._allocate_and_tell(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens,
+            new_computed_blocks,
+            num_lookahead_tokens,
+            *args,
+            **kwargs,
+        )
+
+    def _allocate_and_tell(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int,
+        new_computed_blocks: KVCacheBlocks | None,
         *args: Any,
         **kwargs: Any,
     ) -> KVCacheBlocks | None:
         is_shadow = isinstance(request, CappedRequest)
-        # Not for a normal request that runs: it hits nothing that could be promoted, what it takes
-        # counts as normal anyway, and this is called once for each of them in every step.
-        tells = is_shadow or new_computed_blocks is not None
-        if tells:
-            prefix = new_computed_blocks.blocks if new_computed_blocks is not None else ()
-            self.block_pool.begin(RequestClass.SHADOW if is_shadow else RequestClass.NORMAL, prefix)
+        prefix = new_computed_blocks.blocks if new_computed_blocks is not None else ()
+        self.block_pool.begin(RequestClass.SHADOW if is_shadow else RequestClass.NORMAL, prefix)
         try:
             while True:
                 blocks: KVCacheBlocks | None = super().allocate_slots(
@@ -112,8 +143,7 @@ class ShadowKVCacheManager(KVCacheManager):
                 if blocks is not None or not self.reclaim(request):
                     return blocks
         finally:
-            if tells:
-                self.block_pool.end()
+            self.block_pool.end()
 
     def get_computed_blocks(
         self, request: Request, *args: Any, **kwargs: Any

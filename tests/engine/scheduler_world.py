@@ -169,6 +169,9 @@ class World:
         assert not hidden & set(scheduler.running)
         assert not hidden & set(scheduler.waiting)
         assert not hidden & scheduler.deferred_waiting
+        if isinstance(scheduler, ShadowScheduler):
+            started = [shadow for shadow in scheduler.shadows.values() if shadow.started]
+            assert {id(shadow) for shadow in scheduler._started()} == set(map(id, started))
         for shadow in scheduler.shadows.values():
             assert shadow.request.step_limit_tokens is None, shadow
             assert shadow.request.step_tokens is None, shadow
