@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def cases(*, smoke: bool) -> list[Case]:
     sizes = (1, 8) if smoke else (1, 64, 256)
-    prefixes = (1_000,) if smoke else (8_000, 60_000)
+    prefixes = (2_000,) if smoke else (8_000, 60_000)
     job_counts = (1, 4) if smoke else (1, 64)
     kinds = [(0, 0, "none")]
     kinds += [(jobs, prefix, "granted") for jobs in job_counts for prefix in prefixes]
@@ -154,7 +154,7 @@ def measure(case: Case, model: str, steps: int) -> Row:
         for index in range(case.running):
             request = _request(f"n{index}", index, PROMPT_TOKENS, 4 * steps + 1000)
             side.add(request)
-        for _ in range(WARM_UP_STEPS + case.running // 8):
+        for _ in range(_warm_up_steps(case)):
             side.step(counted=False)
     for _ in range(steps // STEPS_IN_TURN):
         for side in (plain, plugin):
@@ -211,10 +211,14 @@ def _begin_jobs(side: Side, case: Case, steps: int) -> None:
         side.scheduler.add_request(_request(name, seed, case.prefix_tokens, 1, RequestClass.SHADOW))
     if not names or case.chunk != "granted":
         return
-    rest_tokens = (2 * steps + WARM_UP_STEPS + case.running) * CHUNK_TOKENS
+    rest_tokens = (steps + _warm_up_steps(case) + STEPS_IN_TURN) * CHUNK_TOKENS
     shadow = side.scheduler.shadows[names[0]]
     while shadow.missing_tokens > rest_tokens:
         side.step(counted=False)
+
+
+def _warm_up_steps(case: Case) -> int:
+    return WARM_UP_STEPS + case.running // 8  # 2,048 tokens of prompts in a step
 
 
 def _params(case: Case) -> EngineParams:
