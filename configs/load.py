@@ -27,6 +27,7 @@ from configs.schema import (
     ShadowConfig,
 )
 from configs.strict_yaml import NotYaml, read_yaml
+from policy.vocabulary import Controller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,10 @@ Item = TypeVar("Item")
 Tree = dict[str, Any]
 Problem = checks.Problem
 _SECTIONS = tuple(ClusterConfig.model_fields)
+_ONE_CREDIT = (Controller.HARVEST, Controller.PREDICTIVE)
+ONE_CREDIT_DELTA = 0.1
+"""The paper's default where one credit pays for every busy iteration; the profiles hold that of
+`harvest-slo`, whose credit is for routed calls alone."""
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> ClusterConfig:
@@ -89,7 +94,7 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
     # With an unknown profile any known one will do: it only keeps the other messages to the point.
     profile = load_profile(name if name in known else known[0])
     filled = dict(document)
-    filled["shadow"] = _over(profile.shadow.model_dump(mode="json"), document.get("shadow"))
+    filled["shadow"] = _over(_shadow_defaults(profile, document), document.get("shadow"))
     if isinstance(document.get("models"), dict):
         models = document["models"].items()
         filled["models"] = {key: _model_filled_in(value, profile, folder) for key, value in models}
@@ -97,6 +102,14 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
         instances = document["instances"].items()
         filled["instances"] = {key: _instance_filled_in(one, folder) for key, one in instances}
     return filled, problems
+
+
+def _shadow_defaults(profile: Profile, document: Tree) -> Tree:
+    defaults: Tree = profile.shadow.model_dump(mode="json")
+    given = document.get("shadow")
+    if isinstance(given, dict) and given.get("controller") in _ONE_CREDIT:
+        defaults["delta"] = ONE_CREDIT_DELTA
+    return defaults
 
 
 def _model_filled_in(model: Any, profile: Profile, folder: Path) -> Any:

@@ -88,6 +88,26 @@ def test_the_profile_fills_in_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert config.models["large"].step_time == profile.step_time["auto"]
 
 
+@pytest.mark.parametrize(
+    ("given", "delta"),
+    [
+        ({"controller": "harvest-slo"}, 0.025),
+        ({"controller": "harvest"}, 0.1),
+        ({"controller": "predictive"}, 0.1),
+        ({"controller": "harvest", "delta": 0.05}, 0.05),
+    ],
+)
+def test_where_one_credit_pays_for_everything_it_grows_faster_by_default(
+    tmp_path: Path, given: dict[str, Any], delta: float
+) -> None:
+    assert load_config(write(tmp_path, changed("shadow", given))).shadow.delta == delta
+
+
+def test_the_smallest_chunk_may_follow_from_its_cost(tmp_path: Path) -> None:
+    shadow = load_config(write(tmp_path, changed("shadow", {"n_min_tokens": "auto"}))).shadow
+    assert (shadow.n_min_tokens, shadow.reread_share) == ("auto", 0.25)
+
+
 def test_the_h100_profile_holds_the_caps_of_the_paper() -> None:
     shadow = load_profile("h100").shadow
     assert (shadow.beta, shadow.delta, shadow.n_min_tokens) == (0.5, 0.025, 256)

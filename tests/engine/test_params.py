@@ -156,3 +156,12 @@ def test_what_the_coordinator_uses_imports_without_an_engine() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("n_min_tokens", "first"), [(32, 32), ("auto", 16)])
+def test_an_instance_that_has_seen_nothing_begins_with_the_smallest_chunk(
+    n_min_tokens: int | str, first: int
+) -> None:
+    params = EngineParams.from_object(an_object() | {"n_min_tokens": n_min_tokens})
+    assert params.slack_params().n_min_tokens == n_min_tokens
+    assert params.step_time_model().trusted_tokens == first
