@@ -211,10 +211,15 @@ def _begin_jobs(side: Side, case: Case, steps: int) -> None:
         side.scheduler.add_request(_request(name, seed, case.prefix_tokens, 1, RequestClass.SHADOW))
     if not names or case.chunk != "granted":
         return
+    scheduler = side.scheduler
     rest_tokens = (steps + _warm_up_steps(case) + STEPS_IN_TURN) * CHUNK_TOKENS
-    shadow = side.scheduler.shadows[names[0]]
-    while shadow.missing_tokens > rest_tokens:
+    step_tokens = scheduler.max_num_scheduled_tokens
+    while scheduler.shadows[names[0]].missing_tokens > rest_tokens:
+        # An idle engine's chunks grow; the last one must not take what the steps to come need.
+        spare_tokens = scheduler.shadows[names[0]].missing_tokens - rest_tokens
+        scheduler.max_num_scheduled_tokens = min(step_tokens, max(BLOCK, spare_tokens))
         side.step(counted=False)
+    scheduler.max_num_scheduled_tokens = step_tokens
 
 
 def _warm_up_steps(case: Case) -> int:
