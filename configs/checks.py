@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from configs.features import feature_problem
 from configs.owned import OWNED_VARIABLES, flag_problem, owned_text
 from configs.schema import (
     ClusterConfig,
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
 
 Problem = tuple[tuple[str | int, ...], str]
 
-PAIRED_FLAGS = ("speculative_config", "kv_cache_dtype", "quantization")
+PAIRED_FLAGS = (
+    "speculative_config",
+    "kv_cache_dtype",
+    "quantization",
+    "disable_hybrid_kv_cache_manager",
+    "disable_sliding_window",
+    "enable_lora",
+    "lora_modules",
+)
 """Flags that decide what a KV block holds: P and D must agree, or D reads nonsense."""
 
 VIRTUAL_MODEL = "auto"
@@ -204,7 +213,7 @@ def _flags(parts: Parts) -> Iterator[Problem]:
     ]
     for section, name, item in items:
         for flag, value in item.engine_args.items():
-            text = flag_problem(flag, value)
+            text = flag_problem(flag, value) or feature_problem(flag, value)
             if text is not None:
                 yield (section, name, "engine_args", flag), text
         for variable in item.env.keys() & OWNED_VARIABLES.keys():

@@ -20,6 +20,7 @@ from vllm.v1.request import RequestStatus
 
 from engine.compat import check_internal_names, check_vllm_version
 from engine.cores import bind_thread, yield_to_compute
+from engine.features import check_features
 from engine.marks import MarkInvalid, Marks, read_marks
 from engine.params import EngineParams, EngineParamsInvalid
 from engine.shadow_requests import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
@@ -59,12 +61,15 @@ class ShadowIntake(Scheduler):
             return super().__new__(type(f"Async{cls.__name__}", (cls, AsyncScheduler), names))
         return super().__new__(cls)
 
-    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
+    ) -> None:
         check_vllm_version()
         check_internal_names()
         self.params = EngineParams.from_additional_config(vllm_config.additional_config)
-        super().__init__(vllm_config, *args, **kwargs)
-        self._check_start()
+        self._check_role()
+        check_features(vllm_config, kv_cache_config, self.role)
+        super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         if self.params.cpus:
             bind_thread(self.params.cpus)
             logger.info("threads %s only poll: lower priority", yield_to_compute())
@@ -77,14 +82,12 @@ class ShadowIntake(Scheduler):
     def _prepare(self) -> None:
         """What a subclass sets up, once vLLM's scheduler and this part stand."""
 
-    def _check_start(self) -> None:
+    def _check_role(self) -> None:
         if self.params.role is not self.role:
             raise EngineParamsInvalid(
                 f"--scheduler-cls {type(self).__name__} serves role {self.role.value}, but the "
                 f"parameters are those of {self.params.instance}, role {self.params.role.value}"
             )
-        if not self.cache_config.enable_prefix_caching:
-            raise EngineParamsInvalid("--enable-prefix-caching is required: shadow KV lives there")
 
     # Intake
 

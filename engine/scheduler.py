@@ -276,7 +276,10 @@ class ShadowScheduler(ShadowBlocks):
                 request.step_limit_tokens = request.num_computed_tokens + chunk.tokens
                 self.running.append(request)
             else:
-                request.step_tokens = chunk.tokens
+                # vLLM fills an admission of one token up with drafts, and their KV would stand in
+                # the middle of the prompt.
+                least_tokens = 2 if self.num_spec_tokens else 1
+                request.step_tokens = max(chunk.tokens, least_tokens)
                 self.waiting.add_request(request)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:

@@ -199,7 +199,9 @@ class Scan:
                 self._all([node.test])
                 self._narrow(node.test)
                 return self.infer(node.body) or self.infer(node.orelse)
-            case ast.BoolOp() | ast.List() | ast.Set() | ast.Tuple():
+            case ast.Tuple():
+                return container("tuple2", *(self.infer(item) for item in node.elts))
+            case ast.BoolOp() | ast.List() | ast.Set():
                 values = node.values if isinstance(node, ast.BoolOp) else node.elts
                 types = [self.infer(value) for value in values]
                 first = next((found for found in types if found is not None), None)

@@ -69,11 +69,6 @@ def test_parameters_of_another_role_are_refused() -> None:
         scheduler_of(PrefillScheduler, params(role=Role.DECODE))
 
 
-def test_an_engine_without_prefix_cache_is_refused() -> None:
-    with pytest.raises(EngineParamsInvalid, match="enable-prefix-caching"):
-        scheduler_of(ColocatedScheduler, params(), enable_prefix_caching=False)
-
-
 def test_a_shadow_fills_steps_up_to_its_grant_and_hides_again(mode: str) -> None:
     world = a_world(mode)
     world.add(shadow("s", 200))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engine.marks import Marks
 from policy.vocabulary import RequestClass
+from tests.engine.engine_client import OUTPUT_TOKENS, Client, an_engine, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,84 +19,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
-MODEL = Path(__file__).parents[2] / ".models" / "tiny-a"
-OUTPUT_TOKENS = 24
-BLOCK = 32
-
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Any]:
-    from vllm import LLM
-
-    from tests.engine.scheduler_world import params
-
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }.items():
-            environment.setenv(name, value)
-        yield LLM(
-            str(MODEL),
-            dtype="float32",
-            max_model_len=4096,
-            max_num_batched_tokens=512,
-            max_num_seqs=8,
-            block_size=BLOCK,
-            enforce_eager=True,
-            enable_prefix_caching=True,
-            distributed_executor_backend="uni",
-            disable_log_stats=False,
-            scheduler_cls="colocated.scheduler.ColocatedScheduler",
-            additional_config={"shadowprefill": params().to_object()},
-        )
-
-
-class Client:
-    """Drives the engine's own step loop; a step is one iteration."""
-
-    def __init__(self, llm: Any, salt: str) -> None:
-        self.engine = llm.llm_engine
-        self.salt = salt
-        self.outputs: dict[str, Any] = {}
-
-    def send(self, name: str, ids: list[int], marks: Marks, max_tokens: int) -> None:
-        from vllm import SamplingParams
-
-        sampling = SamplingParams(
-            temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=dict(marks.to_xargs())
-        )
-        prompt = {"prompt_token_ids": ids, "cache_salt": self.salt}
-        self.engine.add_request(f"{self.salt}-{name}", prompt, sampling)
-
-    def call(self, name: str, ids: list[int], session: str = "") -> None:
-        marks = Marks(request_class=RequestClass.ROUTED, session_id=session)
-        self.send(name, ids, marks, OUTPUT_TOKENS)
-
-    def shadow(self, name: str, ids: list[int], session: str = "") -> None:
-        self.send(name, ids, Marks(request_class=RequestClass.SHADOW, session_id=session), 1)
-
-    def step(self) -> None:
-        for output in self.engine.step():
-            if output.finished:
-                self.outputs[output.request_id.removeprefix(f"{self.salt}-")] = output
-
-    def run(self) -> None:
-        for _ in range(500):
-            if not self.engine.has_unfinished_requests():
-                return
-            self.step()
-        raise AssertionError("the engine did not finish")
-
-    def ids_of(self, name: str) -> list[int]:
-        return list(self.outputs[name].outputs[0].token_ids)
-
-
-def text_of(tokens: int, seed: int) -> list[int]:
-    chance = random.Random(seed)
-    return [chance.randrange(10, 400) for _ in range(tokens)]
+    yield from an_engine()
 
 
 def stats_of(llm: Any) -> Any:
