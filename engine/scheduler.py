@@ -282,6 +282,12 @@ class ShadowScheduler(ShadowBlocks):
                 request.step_tokens = max(chunk.tokens, least_tokens)
                 self.waiting.add_request(request)
 
+    def get_request_counts(self) -> tuple[int, int]:
+        """vLLM shares a step's tokens among so many: shadows that it sees do not count."""
+        running, waiting = super().get_request_counts()
+        started = sum(shadow.started for shadow in self._shown)
+        return running - started, waiting - (len(self._shown) - started)
+
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # vLLM decides here whether a chunk was the prompt's last: it must see the real end.
         for shadow in self._shown:

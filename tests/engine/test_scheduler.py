@@ -343,3 +343,11 @@ def test_a_wrong_secret_is_refused(mode: str) -> None:
     world.run()
     assert world.finished["call"].finish_reason is FinishReason.ERROR
     assert world.finished["unmarked"].finish_reason is FinishReason.LENGTH
+
+
+def test_a_shadow_does_not_cut_a_lone_prefill_to_the_share_of_one_among_several(mode: str) -> None:
+    world = a_world(mode, vllm={"long_prefill_token_threshold": 100})
+    world.add(normal("n", 700))
+    assert world.step() == {"n": 512}
+    world.add(shadow("x", 300))
+    assert world.step() == {"n": 188, "x": CHUNK}

@@ -70,7 +70,7 @@ class Setting:
         chance = random.Random(seed * 104_729)
         return Mix(
             shared=shared,
-            longest_prompt=chance.choice([50, 120, 300]),
+            longest_prompt=chance.choice([50, 300, 700]),
             longest_answer=chance.choice([30, 120]),
             normal=chance.choice([0.05, 0.1]),
             routed=chance.choice([0.05, 0.1]),
