@@ -101,6 +101,7 @@ class Played:
     steps: list[Step] = field(default_factory=list)
     watch: list[Callable[[Played, SchedulerOutput], None]] = field(default_factory=list)
     """Called after each step was built."""
+    arrived: list[Callable[[Played, Arrival], None]] = field(default_factory=list)
     before: list[Callable[[Played], None]] = field(default_factory=list)
     """Called before each step is built."""
 
@@ -161,6 +162,8 @@ class Played:
         scheduler = self.scheduler
         if isinstance(event, Arrival):
             scheduler.add_request(self._request(event))
+            for watcher in self.arrived:
+                watcher(self, event)
         elif isinstance(event, Leave):
             scheduler.finish_requests(event.name, RequestStatus.FINISHED_ABORTED)
         elif isinstance(event, Reset):

@@ -22,7 +22,7 @@ from tests.engine.kv_runner import answer_to
 from tests.engine.kv_watch import KvWatch, check_pool
 from tests.engine.played import BLOCK, Played
 from tests.engine.scheduler_world import params, scheduler_of
-from tests.engine.traffic import Mix, Script
+from tests.engine.traffic import Arrival, Mix, Script
 
 pytestmark = pytest.mark.vllm_cpu
 
@@ -122,10 +122,18 @@ def play(script: Script, setting: Setting, scheduler_class: type, *, shadows: bo
     )
     if shadows:
         KvWatch(setting.cap_blocks, setting.params.idle_age_s).attach(run)
+        run.arrived.append(check_session)
         run.watch.append(lambda run, _output: run.scheduler.shadow_queue.check())
     run.play(script.iterations if shadows else script.without_shadows())
     run.finish()
     return run
+
+
+def check_session(run: Played, arrival: Arrival) -> None:
+    """A call releases its session's shadow, and so does a newer shadow."""
+    for name in run.scheduler.requests:
+        if run.is_shadow(name) and name != arrival.name and arrival.session:
+            assert run.arrivals[name].session != arrival.session, (name, arrival.name)
 
 
 def with_shadows(script: Script, setting: Setting) -> Played:
