@@ -198,7 +198,7 @@ class Scan:
             case ast.IfExp():
                 self._all([node.test])
                 self._narrow(node.test)
-                return self.infer(node.body) or self.infer(node.orelse)
+                return _known(self.infer(node.body)) or self.infer(node.orelse)
             case ast.Tuple():
                 return container("tuple2", *(self.infer(item) for item in node.elts))
             case ast.BoolOp() | ast.List() | ast.Set():
@@ -446,6 +446,11 @@ class Scan:
     def _record(self, base: ClassSource, name: str, use: Use) -> None:
         if self.depth == 0 and not (name.startswith("__") and name != "__init__"):
             self.uses.add(replace(use, module=base.module, owner=base.name, name=name))
+
+
+def _known(found: Type | None) -> Type | None:
+    """Not an empty list, which says nothing of its elements."""
+    return found if found is not None and (found.module or any(found.arguments)) else None
 
 
 def _call_of(node: ast.Call, member: Member) -> Use:
