@@ -10,9 +10,12 @@ import pytest
 
 from engine.marks import Marks
 from policy.vocabulary import RequestClass
+from tests.engine.params_of import params
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from engine.params import EngineParams
 
 MODEL = Path(__file__).parents[2] / ".models" / "tiny-a"
 OUTPUT_TOKENS = 24
@@ -25,29 +28,29 @@ ENVIRONMENT = {
 }
 
 
-def an_engine(model: Path = MODEL, **engine_args: Any) -> Iterator[Any]:
+def an_engine(
+    model: Path = MODEL, engine_params: EngineParams | None = None, **engine_args: Any
+) -> Iterator[Any]:
     from vllm import LLM
 
-    from tests.engine.scheduler_world import params
-
+    built = (engine_params or params()).to_object()
+    arguments: dict[str, Any] = {
+        "dtype": "float32",
+        "max_model_len": 4096,
+        "max_num_batched_tokens": 512,
+        "max_num_seqs": 8,
+        "block_size": BLOCK,
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "distributed_executor_backend": "uni",
+        "disable_log_stats": False,
+        "scheduler_cls": "colocated.scheduler.ColocatedScheduler",
+        "additional_config": {"shadowprefill": built},
+    }
     with pytest.MonkeyPatch.context() as environment:
         for name, value in ENVIRONMENT.items():
             environment.setenv(name, value)
-        yield LLM(
-            str(model),
-            dtype="float32",
-            max_model_len=4096,
-            max_num_batched_tokens=512,
-            max_num_seqs=8,
-            block_size=BLOCK,
-            enforce_eager=True,
-            enable_prefix_caching=True,
-            distributed_executor_backend="uni",
-            disable_log_stats=False,
-            scheduler_cls="colocated.scheduler.ColocatedScheduler",
-            additional_config={"shadowprefill": params().to_object()},
-            **engine_args,
-        )
+        yield LLM(str(model), **(arguments | engine_args))
 
 
 class Client:
@@ -94,3 +97,7 @@ class Client:
 def text_of(tokens: int, seed: int) -> list[int]:
     chance = random.Random(seed)
     return [chance.randrange(10, 400) for _ in range(tokens)]
+
+
+def scheduler_of(llm: Any) -> Any:
+    return llm.llm_engine.engine_core.engine_core.scheduler
