@@ -43,6 +43,10 @@ class Member:
     is_field: bool = False
     """Annotated in the body of its class: a dataclass takes it as a parameter."""
 
+    @property
+    def says_type(self) -> bool:
+        return self.annotation is not None or self.parameters is not None
+
 
 @dataclass(slots=True)
 class ClassSource:
@@ -149,10 +153,11 @@ class SourceTree:
         return len(holders) - 1 + plain == sum(len(holder.bases) for holder in holders)
 
     def member(self, found: ClassSource, name: str) -> Member | None:
-        for holder in self.lineage(found):
-            if name in holder.members:
-                return holder.members[name]
-        return self._generated_init(found) if name == "__init__" else None
+        """Of several in the lineage, the first that says its type."""
+        items = [h.members[name] for h in self.lineage(found) if name in h.members]
+        if not items:
+            return self._generated_init(found) if name == "__init__" else None
+        return next((item for item in items if item.says_type), items[0])
 
     def _generated_init(self, found: ClassSource) -> Member | None:
         """Of a dataclass or a msgspec.Struct: its fields, the bases' first."""
