@@ -262,13 +262,17 @@ def test_a_burst_into_a_pool_full_of_shadow_kv_is_served_as_if_it_were_empty(
             Controller.HARVEST_SLO,
             kv_cap_share=1.0,
             shadow_timeout_s=60.0,
-            max_chunk_tokens=256,
+            max_chunk_tokens=48,
+            idle_age_s=0.0,
         ),
+        engine_args={"max_num_seqs": 12, "max_num_batched_tokens": 256},
     )
     script = Script(seed, Mix(iterations=0))
-    burst_at = script.fill_then_burst(setting.blocks * BLOCK, quiet=20 if seed % 2 else 300)
+    at_work = seed % 2 == 1
+    burst_at = script.fill_then_burst(setting.blocks * BLOCK, quiet=80 if at_work else 600)
     run = with_shadows(script, setting)
     assert_all_ended_well(run, script)
     shadow_tokens = sum(step.shadow_tokens for step in run.steps[:burst_at])
     assert shadow_tokens > 0.8 * setting.blocks * BLOCK
+    assert bool(run.steps[burst_at - 1].held_by_shadows) == at_work
     assert_same_foreground(run, twin(script, setting))

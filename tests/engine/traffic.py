@@ -116,7 +116,7 @@ class Script:
         jobs are at work or long after; answers the iteration of the first ones."""
         tokens = 0
         jobs: list[Event] = []
-        while tokens < 1.5 * pool_tokens:
+        while tokens < 4 * pool_tokens:
             prompt = self._text(self._chance.randrange(100, 500))
             jobs.append(self._shadow(f"y{len(jobs)}", prompt, ""))
             tokens += len(prompt)
