@@ -265,7 +265,7 @@ def test_a_burst_into_a_pool_full_of_shadow_kv_is_served_as_if_it_were_empty(
             max_chunk_tokens=48,
             idle_age_s=0.0,
         ),
-        engine_args={"max_num_seqs": 12, "max_num_batched_tokens": 256},
+        engine_args={"max_num_seqs": 64, "max_num_batched_tokens": 512},
     )
     script = Script(seed, Mix(iterations=0))
     at_work = seed % 2 == 1
