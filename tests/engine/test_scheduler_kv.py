@@ -11,6 +11,7 @@ from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.engine import FinishReason
 
 from colocated.scheduler import ColocatedScheduler
+from engine.shadow_requests import CappedRequest
 from policy.kv_class import KvClassParams
 from policy.vocabulary import Controller, KvClass
 from tests.engine.scheduler_world import (
@@ -133,13 +134,34 @@ def test_at_the_cap_the_next_job_waits_and_then_takes_the_place_of_the_oldest(mo
     assert queue_of(world).counts().uncached_blocks >= 75
 
 
-def test_jobs_that_do_not_fit_side_by_side_run_one_after_the_other(mode: str) -> None:
+def test_a_job_that_does_not_fit_beside_a_started_one_lets_it_end_first(mode: str) -> None:
+    """Else each would hold a part of the cap, and one would have to be dropped for the other."""
     world = a_world(mode, kv_cap_share=0.25, idle_age_s=0.1)
-    world.add(*(shadow(name, 20 * BLOCK, session=name) for name in "abcd"))
+    world.add(normal("busy", 30, max_tokens=400))
+    world.add(shadow("first", 20 * BLOCK, session="a", probability=0.5))
+    for _ in range(4):
+        world.step()
+    assert world.scheduler.shadows["first"].started
+    world.add(shadow("likelier", 20 * BLOCK, session="b", probability=0.9))
     world.run()
-    assert all(world.finished[name].finish_reason is FinishReason.LENGTH for name in "abcd")
+    for name in ("first", "likelier"):
+        assert world.finished[name].finish_reason is FinishReason.LENGTH
     assert world.scheduler.shadow_stats.drops == 0
-    assert world.scheduler.shadow_stats.tokens == 4 * 20 * BLOCK
+    assert world.scheduler.shadow_stats.tokens == 2 * 20 * BLOCK
+
+
+def test_an_allocation_for_a_shadow_finds_no_more_than_its_room() -> None:
+    """Whatever the plan thought: requests before it in the step may have taken that."""
+    world = a_world()
+    run(world, normal("recent", 95 * BLOCK))
+    request = shadow("s", 20 * BLOCK)
+    request.__class__ = CappedRequest
+    manager = world.scheduler.kv_cache_manager
+    assert manager.allocate_slots(request, 6 * BLOCK) is None
+    assert manager.allocate_slots(request, 5 * BLOCK) is not None
+    assert counts_of(world).shadow_blocks == 5
+    assert manager.allocate_slots(normal("n", 20 * BLOCK), 20 * BLOCK) is not None
+    assert counts_of(world).evictions == {KvClass.SHADOW: 0, KvClass.NORMAL: 20}
 
 
 def test_a_job_beyond_the_cap_ends_with_a_reason_and_is_counted(mode: str) -> None:
