@@ -195,7 +195,7 @@ class ShadowConfig(Strict):
     reread_share: float = Field(default=0.25, gt=0, lt=1)
     """With `n_min_tokens: auto`: most of a chunk's time that may go into reading its context, and
     on an idle instance into the fixed part of the iteration too."""
-    iteration_cap_s: float = Field(ge=0)
+    iteration_cap_s: float = Field(ge=0, le=3600)
     """Longest iteration with shadow tokens on a prefill instance, or on an idle colocated one;
     0 (colocated only): beta x TPOT SLO, the paper's rule."""
     segment_tokens: int = Field(ge=1)

@@ -13,13 +13,12 @@ Hosts: engine.intake, coordinator.engine_control."""
 
 from __future__ import annotations
 
-import hmac
 import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.marks import SECRET_KEY
+from engine.marks import SECRET_KEY, carries_secret
 from engine.params import EngineParams, EngineParamsInvalid
 from policy.vocabulary import Controller, Role
 
@@ -70,8 +69,7 @@ def is_control(xargs: Mapping[str, Any] | None) -> bool:
 
 def changed_params(params: EngineParams, xargs: Mapping[str, Any]) -> EngineParams:
     """The parameters after a control request; raises ControlRefused."""
-    secret = params.secret
-    if secret and not hmac.compare_digest(str(xargs.get(SECRET_KEY, "")), secret):
+    if not carries_secret(xargs, params.secret):
         raise ControlRefused(f"{SECRET_KEY} does not match this engine's shared secret")
     return with_changes(params, _changes_in(xargs[CONTROL_KEY]))
 
@@ -120,7 +118,7 @@ def _changes_in(message: object) -> dict[str, object]:
         raise ControlRefused(f"{CONTROL_KEY} must be JSON in a string, got {message!r}")
     try:
         read = msgspec.json.decode(message, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ControlRefused(f"{CONTROL_KEY}: {error}") from None
     version = read.pop("version", None)
     if type(version) is not int or version != CONTROL_VERSION:

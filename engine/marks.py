@@ -63,7 +63,7 @@ def read_marks(xargs: Mapping[str, Any] | None, secret: str = "") -> Marks:
     """Marks of a request; raises MarkInvalid. An unmarked request is normal traffic."""
     if not xargs or CLASS_KEY not in xargs:
         return Marks()
-    if secret and not hmac.compare_digest(str(xargs.get(SECRET_KEY, "")), secret):
+    if not carries_secret(xargs, secret):
         raise MarkInvalid(f"{SECRET_KEY} does not match this engine's shared secret")
     try:
         request_class = RequestClass(xargs[CLASS_KEY])
@@ -77,6 +77,15 @@ def read_marks(xargs: Mapping[str, Any] | None, secret: str = "") -> Marks:
         tpot_s=_number(xargs, TPOT_KEY),
         switch_probability=_probability(xargs),
     )
+
+
+def carries_secret(xargs: Mapping[str, Any], secret: str) -> bool:
+    """Whether these are the words of somebody who knows the engine's secret, if it has one."""
+    # As bytes: `compare_digest` raises for text beyond ASCII, which would end the engine.
+    given, known = (
+        text.encode(errors="surrogatepass") for text in (str(xargs.get(SECRET_KEY, "")), secret)
+    )
+    return not secret or hmac.compare_digest(given, known)
 
 
 def _number(xargs: Mapping[str, Any], key: str) -> float | None:

@@ -27,7 +27,7 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
 # A control request may name it: a suffix keeps it away from files that mean something elsewhere.
-TracePath = Annotated[str, msgspec.Meta(pattern=r"^(/.+\.jsonl)?$")]
+TracePath = Annotated[str, msgspec.Meta(pattern=r"^(/[^\0\n]+\.jsonl)?$")]
 
 
 class EngineParamsInvalid(ValueError):
@@ -59,7 +59,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     margin: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     n_min_tokens: PositiveCount | Literal["auto"]
     reread_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.25
-    iteration_cap_s: NotNegative
+    iteration_cap_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
     max_chunk_tokens: PositiveCount
     segment_tokens: PositiveCount
     kv_cap_share: Annotated[float, msgspec.Meta(gt=0, le=1)]

@@ -212,7 +212,7 @@ def _opened(path: Path) -> IO[bytes]:
     may come from another machine, names it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not _is_trace(path):
+        if path.exists() and not (path.is_file() and _is_trace(path)):
             raise TraceFailed(f"{path} exists and is no trace: it is not overwritten")
         return path.open("wb")
     except OSError as error:

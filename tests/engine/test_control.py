@@ -49,6 +49,8 @@ def test_a_control_request_changes_what_it_names_and_nothing_else() -> None:
         ({"controller": "fast"}, r"controller must be one of \['off', .*\], got 'fast'"),
         ({"trace_path": "a.jsonl"}, "trace_path must be an absolute path .* got 'a.jsonl'"),
         ({"trace_path": "/etc/cron.d/a"}, "trace_path must be .* ends in .jsonl"),
+        ({"trace_path": "/tmp/a\0.jsonl"}, "trace_path must be .* ends in .jsonl"),
+        ({"iteration_cap_s": 1e308}, "iteration_cap_s must be `float` <= 3600.0, got 1e"),
         ({"beta": 0.5, "role": "decode"}, r"\['role'\] cannot be changed; what can is"),
         ({"secret": "mine"}, r"\['secret'\] cannot be changed"),
     ],
@@ -74,8 +76,9 @@ def test_a_prefill_instance_keeps_a_cap() -> None:
         ('{"beta": 0.1}', "version must be 1, got None"),
         ('{"version": true, "beta": 0.1}', "version must be 1, got True"),
         ('{"version": 2, "beta": 0.1}', "version must be 1, got 2"),
+        ('{"beta": ' + "[" * 100_000, "recursion depth"),
     ],
-    ids=["number", "no_json", "list", "no_version", "bool_version", "other_version"],
+    ids=["number", "no_json", "list", "no_version", "bool_version", "other_version", "too_deep"],
 )
 def test_a_message_that_is_none_of_ours_is_refused(message: object, complaint: str) -> None:
     with pytest.raises(ControlRefused, match=complaint):
@@ -86,7 +89,8 @@ def test_an_engine_with_a_secret_obeys_nobody_else() -> None:
     ours = params(secret="ours", secret_in_environment=True)
     changed = changed_params(ours, control_xargs({"beta": 0.1}, "ours"))
     assert (changed.beta, changed.secret) == (0.1, "ours")
-    for xargs in (control_xargs({"beta": 0.1}), control_xargs({"beta": 0.1}, "theirs")):
+    for theirs in ("", "theirs", "caf\u00e9"):
+        xargs = control_xargs({"beta": 0.1}, theirs)
         with pytest.raises(ControlRefused, match=f"{SECRET_KEY} does not match"):
             changed_params(ours, xargs)
 

@@ -39,6 +39,7 @@ def test_an_unmarked_request_is_normal_traffic(xargs: dict[str, Any] | None) -> 
         ({PROBABILITY_KEY: True}, "finite"),
         ({"shadowprefill_ttft_budget_s": "soon"}, "finite"),
         ({SECRET_KEY: "theirs"}, "secret"),
+        ({SECRET_KEY: "caf\u00e9"}, "secret"),
         ({SECRET_KEY: ""}, "secret"),
     ],
 )
@@ -48,3 +49,8 @@ def test_marks_that_cannot_be_trusted_or_read_are_refused(
     xargs = Marks(request_class=SHADOW, session_id="s").to_xargs("ours") | change
     with pytest.raises(MarkInvalid, match=complaint):
         read_marks(xargs, "ours")
+
+
+def test_a_secret_may_be_any_text() -> None:
+    marks = Marks(request_class=SHADOW, session_id="s")
+    assert read_marks(marks.to_xargs("caf\u00e9"), "caf\u00e9") == marks

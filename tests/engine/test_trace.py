@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -148,3 +149,6 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> No
     (tmp_path / "other.jsonl").write_text('{"kind":"other"}\n')
     with pytest.raises(TraceFailed, match="is no trace"):
         TraceWriter(tmp_path / "other.jsonl", a_header(), ROOMY_BYTES)
+    os.mkfifo(tmp_path / "pipe.jsonl")  # nobody reads it: opening it would hold the engine up
+    with pytest.raises(TraceFailed, match="is no trace"):
+        TraceWriter(tmp_path / "pipe.jsonl", a_header(), ROOMY_BYTES)
