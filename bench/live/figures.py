@@ -46,7 +46,7 @@ class Spread:
 
 def spread(per_repeat: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     everything = [value for one in per_repeat for value in one]
-    interval = mean_interval(everything)
+    interval = mean_interval(per_repeat)
     if interval is None:
         return None
     p50, p90, p95, p99 = (float(q) for q in np.quantile(everything, (0.5, 0.9, 0.95, 0.99)))

@@ -166,7 +166,10 @@ def _shown(seen: Difference) -> str:
     if seen.interval is None:
         return f"{seen.metric}: no matched calls"
     at = seen.interval
-    return (
+    text = (
         f"{seen.metric} {at.value:+.1f} ({at.low:+.1f} to {at.high:+.1f}) {seen.unit} over "
         f"{seen.pairs} matched calls"
     )
+    if seen.failed or seen.failed_off:
+        text += f", beside {seen.failed} that failed ({seen.failed_off} under off)"
+    return text

@@ -6,10 +6,17 @@ import json
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from bench.live.bootstrap import difference, mean_interval, percent_difference, removed_share
+from bench.live.bootstrap import (
+    Interval,
+    difference,
+    mean_interval,
+    percent_difference,
+    removed_share,
+)
 from bench.live.cells import full_matrix
 from bench.live.compare import compare, matched, tax
 from bench.live.figures import figures
@@ -28,11 +35,14 @@ if TYPE_CHECKING:
     from bench.live.records import CallRow, CellResult
 
 
-def pairs_of(count: int, factor: float, noise: float, seed: int = 1) -> list[tuple[float, float]]:
-    """Calls that differ tenfold among themselves, and by `factor` between the controllers."""
+def pairs_of(
+    count: int, factor: float, noise: float, seed: int = 1
+) -> list[list[tuple[float, float]]]:
+    """Calls of one repeat that differ tenfold among themselves, and by `factor` between the
+    controllers."""
     chance = random.Random(seed)
     firsts = [chance.uniform(100, 1000) for _ in range(count)]
-    return [(first, first * factor * chance.uniform(1 - noise, 1 + noise)) for first in firsts]
+    return [[(first, first * factor * chance.uniform(1 - noise, 1 + noise)) for first in firsts]]
 
 
 def test_pairing_sees_a_difference_that_the_calls_own_spread_would_hide() -> None:
@@ -60,7 +70,31 @@ def test_without_values_there_is_no_interval() -> None:
     assert mean_interval([]) is None
     assert percent_difference([]) is None
     assert difference([]) is None
-    assert removed_share([], [1.0]) is None
+    assert removed_share([], [[1.0]]) is None
+    assert removed_share([[(2.0, 1.0)]], [[], []]) is None
+    assert percent_difference([[], [(2.0, 1.0)]]) == Interval(-50.0, -50.0, -50.0)
+
+
+def test_repeats_that_disagree_widen_an_interval_however_many_calls_they_have() -> None:
+    """A machine that was slow during one cell says nothing about its controller."""
+    factors = (0.9, 1.0, 1.1, 1.2, 1.3)
+    repeats = [pairs_of(200, factor, noise=0.05, seed=at)[0] for at, factor in enumerate(factors)]
+    found = percent_difference(repeats)
+    at_once = percent_difference([[pair for one in repeats for pair in one]])
+    assert found is not None
+    assert at_once is not None
+    assert found.value == pytest.approx(at_once.value)
+    assert found.low < 0 < at_once.low
+    assert mean_interval([[1.0] * 50, [2.0] * 50]) == Interval(1.5, 1.0, 2.0)
+
+
+def test_repeats_that_agree_leave_the_interval_of_the_calls() -> None:
+    repeats = [pairs_of(40, 0.8, noise=0.5, seed=at)[0] for at in range(5)]
+    found = percent_difference(repeats)
+    at_once = percent_difference([[pair for one in repeats for pair in one]])
+    assert found is not None
+    assert at_once is not None
+    assert at_once.half_width <= found.half_width < 1.5 * at_once.half_width
 
 
 @pytest.mark.parametrize(
@@ -69,13 +103,13 @@ def test_without_values_there_is_no_interval() -> None:
     ids=["all", "half", "nothing", "worse"],
 )
 def test_the_share_of_the_tax_that_is_gone(on: float, floor: float, expected: float) -> None:
-    found = removed_share([(1000.0, on)] * 5, [floor] * 5)
+    found = removed_share([[(1000.0, on)] * 5], [[floor] * 5])
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((expected,) * 3)
 
 
 def test_a_tax_that_noise_could_explain_has_no_share() -> None:
-    assert removed_share([(1000.0, 500.0), (100.0, 90.0)], [900.0, 200.0]) is None
+    assert removed_share([[(1000.0, 500.0), (100.0, 90.0)]], [[900.0, 200.0]]) is None
 
 
 def test_only_calls_that_ended_well_on_both_sides_are_pairs() -> None:
@@ -84,7 +118,16 @@ def test_only_calls_that_ended_well_on_both_sides_are_pairs() -> None:
         Controller.HARVEST_SLO,
         [a_normal("a", ttft_ms=90.0), a_normal("b", error="x"), a_normal("c"), a_normal("d")],
     )
-    assert matched([off], [on], normal, ttft) == [(300.0, 90.0)]
+    assert matched([off], [on], normal, ttft) == [[(300.0, 90.0)]]
+
+
+def test_calls_are_paired_within_their_repeat() -> None:
+    off = [a_result(Controller.OFF, [a_normal("a")], repeat=at) for at in (1, 2, 3)]
+    on = [
+        a_result(Controller.HARVEST_SLO, [a_normal("a", ttft_ms=90.0 * at)], repeat=at)
+        for at in (3, 2)
+    ]
+    assert matched(off, on, normal, ttft) == [[], [(300.0, 180.0)], [(300.0, 270.0)]]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +216,25 @@ def test_a_wide_interval_is_inconclusive_and_never_passed() -> None:
     on = a_result(Controller.HARVEST_SLO, [*wild, *(r for r in on.rows if not r.is_switch)])
     assert compare([off], [on], CALIBRATION)["switch_ttft_ms"].outcome == "inconclusive"
     assert outcomes([off, on])["at harvest-slo", 0.3] == "inconclusive"
+
+
+@pytest.mark.parametrize(("failed_off", "outcome"), [(0, "inconclusive"), (2, "passed")])
+def test_calls_that_failed_do_not_make_the_others_mean_better(
+    failed_off: int, outcome: str
+) -> None:
+    """A call that never ended is slower than any, and is in no mean."""
+    off, on = a_load(0.3, on_switch_ms=520.0)
+    assert outcomes([off, on])["LLM-call harvest-slo", 0.3] == "passed"
+    lost = [msgspec.structs.replace(row, error="not finished") for row in on.rows[:2]]
+    on = a_result(Controller.HARVEST_SLO, [*lost, *on.rows[2:]])
+    lost = [msgspec.structs.replace(row, error="not finished") for row in off.rows[2:4]]
+    off = a_result(Controller.OFF, [*off.rows[:2], *lost[:failed_off], *off.rows[2 + failed_off :]])
+    found = outcomes([off, on])
+    assert found["LLM-call harvest-slo", 0.3] == outcome
+    assert found["at harvest-slo", 0.3] == outcome
+    (told,) = document(a_run([off, on]))["against_off"]
+    of_calls = next(one for one in told["differences"] if one["metric"] == "llm_call_ms")
+    assert (of_calls["failed_off"], of_calls["failed"]) == (failed_off, 2)
 
 
 def test_a_baseline_must_show_harm_or_the_load_is_too_light() -> None:
