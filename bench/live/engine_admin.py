@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from bench.live.errors import EngineUnwilling
+from engine.control import APPLIED, REFUSED, control_xargs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,25 +17,18 @@ if TYPE_CHECKING:
 RESET_TIMEOUT_S = 30.0
 RESET_RETRY_S = 0.5
 ADMIN_TIMEOUT = aiohttp.ClientTimeout(total=60)
-APPLIED = "control_applied"
-REFUSED = "control_refused"
 
 
 async def change(
-    http: aiohttp.ClientSession, url: str, model: str, changes: Mapping[str, str]
+    http: aiohttp.ClientSession, url: str, model: str, changes: Mapping[str, object], secret: str
 ) -> bool:
     """False: this engine knows no control request. Raises EngineUnwilling if it refuses."""
-    message = json.dumps({"version": 1, **changes})
-    body = {
-        "model": model,
-        "prompt": [1],
-        "max_tokens": 1,
-        "vllm_xargs": {"shadowprefill_control": message},
-    }
+    xargs = control_xargs(changes, secret)
+    body = {"model": model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
     answer = await _post(http, f"{url}/v1/completions", body)
     reason = str((answer.get("choices") or [{}])[0].get("stop_reason") or "")
     if reason.startswith(REFUSED):
-        raise EngineUnwilling(f"{url}: {message}: {reason}")
+        raise EngineUnwilling(f"{url}: {dict(changes)}: {reason}")
     return reason.startswith(APPLIED)
 
 

@@ -22,7 +22,7 @@ from coordinator.local_cluster import COORDINATOR, LocalCluster
 from policy.vocabulary import Controller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -36,9 +36,17 @@ DEV_MODE = "VLLM_SERVER_DEV_MODE"
 class Engines:
     """A context manager: all answer inside the block, nothing of ours is left after it."""
 
-    def __init__(self, config_path: Path, run_dir: Path, prefill_budget_tokens: int) -> None:
+    def __init__(
+        self,
+        config_path: Path,
+        run_dir: Path,
+        prefill_budget_tokens: int,
+        deltas: Mapping[Controller, float],
+    ) -> None:
+        """`deltas`: each controller has a credit of its own (configs.load.ONE_CREDIT_DELTA)."""
         self._source = config_path
         self._run_dir = run_dir
+        self._deltas = deltas
         self._prefill_budget_tokens = prefill_budget_tokens
         self._cluster: LocalCluster | None = None
         self._controller: Controller | None = None
@@ -105,7 +113,10 @@ class Engines:
     def _start(self, controller: Controller) -> None:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         path = self._run_dir / "engines.yaml"
-        changes = [f"shadow.controller={controller.value}"]
+        changes = [
+            f"shadow.controller={controller.value}",
+            f"shadow.delta={self._deltas[controller]}",
+        ]
         for model in self.config.models:
             budget = f"engine_args.max_num_batched_tokens={self._prefill_budget_tokens}"
             changes += [f'models.{model}.env.{DEV_MODE}="1"', f"models.{model}.{budget}"]
@@ -144,6 +155,8 @@ class Engines:
         self._start(controller)
 
     async def _control(self, controller: Controller) -> bool:
+        # The file that the engines were started with: its secret is theirs.
+        secret = load_config(self._run_dir / "engines.yaml").coordinator.engine_secret
         async with aiohttp.ClientSession() as http:
             taken = [
                 await change(
@@ -152,8 +165,10 @@ class Engines:
                     one.model,
                     {
                         "controller": controller.value,
+                        "delta": self._deltas[controller],
                         "trace_path": str(self._traces.get(name, "")),
                     },
+                    secret,
                 )
                 for name, one in self.config.instances.items()
             ]

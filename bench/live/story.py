@@ -30,6 +30,7 @@ from policy.vocabulary import Controller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -55,7 +56,10 @@ def run_live(options: Options, console: Console) -> dict[str, Any] | None:
     progress.plan(todo)
     if todo:
         with Engines(
-            path, options.folder / "run", options.settings.prefill_budget_tokens
+            path,
+            options.folder / "run",
+            options.settings.prefill_budget_tokens,
+            deltas_of(options.config),
         ) as engines:
             progress.say(f"engines are up after {progress.elapsed_s():.0f} s")
             _measure(engines, store, todo, progress)
@@ -145,6 +149,15 @@ def _reported(
         progress.say(verdict_line(verdict))
     progress.say(f"checks: {told['checks']}")
     return told
+
+
+def deltas_of(path: Path) -> dict[Controller, float]:
+    """What the configuration as the user wrote it gives each controller: in one with every default
+    filled in, the default of its own controller would be that of all."""
+    return {
+        controller: load_config(path, [f"shadow.controller={controller.value}"]).shadow.delta
+        for controller in Controller
+    }
 
 
 def longest_capped_s(config: ClusterConfig, calibration: Calibration) -> float:

@@ -20,11 +20,12 @@ from rich.console import Console
 from bench.fake_engine import FakeApp, create_app, serve_in_thread
 from bench.live.cells import Cell, smoke_matrix
 from bench.live.engine_facts import read_traces
+from bench.live.engines import Engines
 from bench.live.errors import EngineUnwilling
 from bench.live.options import Options
 from bench.live.settings import SMOKE
 from bench.live.store import ResultsMixed, Store
-from bench.live.story import run_live
+from bench.live.story import deltas_of, run_live
 from policy.vocabulary import Controller
 from tests.bench.live_rows import CALIBRATION, a_call, a_normal, a_result
 from tests.coordinator.cluster_rig import commands_naming
@@ -133,6 +134,29 @@ def test_cells_are_measured_kept_compared_and_not_run_again(tmp_path: Path) -> N
     assert "0 of 2 cells to run, 2 are on disk" in more_text
     assert again == result
     assert re.search(r"load0\.5-off-r1 .* left", text)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_each_controller_runs_with_its_own_credit(tmp_path: Path, is_given: bool) -> None:
+    """`harvest` with the small credit of `harvest-slo` would be a weaker baseline than it is."""
+    with two_engines(tmp_path) as (config, apps):
+        document = yaml.safe_load(config.read_text())
+        document["coordinator"]["engine_secret"] = "s3cret"
+        if is_given:
+            document["shadow"] = {"delta": 0.07}
+        config.write_text(yaml.safe_dump(document))
+        deltas = deltas_of(config)
+        with Engines(config, tmp_path / "run", 128, deltas) as engines:
+            for controller in (Controller.HARVEST, Controller.HARVEST_SLO):
+                engines.prepare(controller, controller.value)
+        changes = apps[0].state.engine.changes
+        xargs = [one.body["vllm_xargs"] for one in apps[0].state.engine.generating()]
+    own = {Controller.HARVEST: 0.1, Controller.HARVEST_SLO: 0.025}
+    for change in changes:
+        controller = Controller(change["controller"])
+        assert change["delta"] == (0.07 if is_given else own[controller])
+    assert len(changes) == 2
+    assert all(one.get("shadowprefill_secret") for one in xargs)
 
 
 def test_a_run_goes_on_where_it_was_killed(tmp_path: Path) -> None:
