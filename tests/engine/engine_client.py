@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MODEL = Path(__file__).parents[2] / ".models" / "tiny-a"
 OUTPUT_TOKENS = 24
 BLOCK = 32
+SHADOW_TOKENS = 800
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -101,3 +102,24 @@ def text_of(tokens: int, seed: int) -> list[int]:
 
 def scheduler_of(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def check_warm_call(llm: Any, name: str, lora: Any = None) -> list[int]:
+    """A call beside a shadow and after its own shadow says what it says alone, from a warm
+    prefix."""
+    text = text_of(SHADOW_TOKENS + 200, 42)
+    cold = Client(llm, f"{name}-cold", lora)
+    cold.call("call", text)
+    cold.run()
+    warm = Client(llm, f"{name}-warm", lora)
+    warm.call("decoding", text_of(100, 1))
+    warm.step()
+    warm.shadow("shadow", text[:SHADOW_TOKENS], "session")
+    warm.run()
+    warm.call("call", text, "session")
+    warm.shadow("beside", text_of(500, 2))
+    warm.run()
+    assert cold.outputs["call"].num_cached_tokens == 0
+    assert warm.outputs["call"].num_cached_tokens == SHADOW_TOKENS
+    assert warm.ids_of("call") == cold.ids_of("call")
+    return warm.ids_of("call")

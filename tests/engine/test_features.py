@@ -1,6 +1,6 @@
 """Features of vLLM: refused at start with the reason, or shown to work beside shadow work.
 
-Here with vLLM's real configuration and scheduler."""
+Here with vLLM's real configuration and scheduler; test_features_engine.py with real engines."""
 
 from __future__ import annotations
 

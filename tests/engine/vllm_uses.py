@@ -31,11 +31,16 @@ def imports_theirs(module: ModuleSource) -> bool:
     return any(is_theirs(source) for source, _ in module.imports.values())
 
 
-def scan() -> Uses:
+def trees() -> SourceTree:
+    """Ours and the installed vLLM's."""
     spec = importlib.util.find_spec("vllm")
     assert spec is not None
     assert spec.origin is not None
-    uses = Uses(SourceTree(ROOT, Path(spec.origin).parents[1]))
+    return SourceTree(ROOT, Path(spec.origin).parents[1])
+
+
+def scan() -> Uses:
+    uses = Uses(trees())
     for name in our_modules():
         module = uses.tree.module(name)
         assert module is not None, name
