@@ -8,10 +8,11 @@ Hosts: engine.scheduler, engine.connector."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.kv_pool import install
+from engine.kv_pool import TwoClassPool, install
 from engine.shadow_requests import ShadowKVCacheManager
 from policy.kv_class import (
     NO_HIT,
@@ -31,7 +32,7 @@ from policy.kv_class import (
 from policy.vocabulary import KvClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
@@ -141,6 +142,7 @@ class ShadowKv:
         reclaim: Callable[[Request], bool] = _nothing,
     ) -> None:
         """Changes the manager and its pool into ours."""
+        self._stock = type(manager), type(manager.block_pool)
         manager.__class__ = ShadowKVCacheManager
         self._manager: ShadowKVCacheManager = manager
         self._manager.reclaim = reclaim
@@ -172,6 +174,28 @@ class ShadowKv:
     def cap_blocks(self) -> int:
         share = self._pool.free_block_queue.params.kv_cap_share
         return cap_blocks(self._pool.num_gpu_blocks, share)
+
+    @contextmanager
+    def aside(self, most_new_blocks: int | None) -> Iterator[None]:
+        """While vLLM builds a step: where no allocation of normal requests can fail (None: it may)
+        or hit an entry, vLLM's own classes do it, without a call of ours for each request. The
+        first shadow request whose turn comes brings ours `back`."""
+        free_blocks = self._pool.free_block_queue.num_free_blocks
+        if most_new_blocks is None or most_new_blocks > free_blocks:
+            yield
+            return
+        self._manager.__class__, self._pool.__class__ = self._stock
+        try:
+            yield
+        finally:
+            self.back()
+
+    def back(self) -> None:
+        self._manager.__class__, self._pool.__class__ = ShadowKVCacheManager, TwoClassPool
+
+    def blocks_for(self, tokens: int, requests: int) -> int:
+        """The most blocks that so many new tokens of so many requests can take."""
+        return self._groups * (blocks_of(tokens, self._block_size) + requests)
 
     def change(self, params: KvClassParams) -> None:
         """Other parameters, between two steps."""

@@ -53,6 +53,9 @@ class CappedRequest(Request):
     """Its grant while it is admitted: the end follows when the cached prefix is known, because
     requests before it in the same step may still evict some of that."""
     step_limit_tokens: int | None = None
+    before_turn: Callable[[], None] | None = None
+    """Called when vLLM's loop over what runs comes to it: before each allocation that loop asks for
+    this end, and for nobody else's."""
 
     @property
     def num_tokens(self) -> int:
@@ -60,6 +63,8 @@ class CappedRequest(Request):
 
     @property
     def num_tokens_with_spec(self) -> int:
+        if self.before_turn is not None:
+            self.before_turn()
         return self._capped(len(self._all_token_ids) + len(self.spec_token_ids))
 
     def prefix_found(self, hit_tokens: int) -> None:
@@ -67,7 +72,7 @@ class CappedRequest(Request):
             self.step_limit_tokens = hit_tokens + self.step_tokens
 
     def uncap(self) -> None:
-        self.step_tokens = self.step_limit_tokens = None
+        self.step_tokens = self.step_limit_tokens = self.before_turn = None
 
     def _capped(self, tokens: int) -> int:
         return tokens if self.step_limit_tokens is None else min(tokens, self.step_limit_tokens)
@@ -89,41 +94,6 @@ class ShadowKVCacheManager(KVCacheManager):
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> KVCacheBlocks | None:
-        if new_computed_blocks is None and not isinstance(request, CappedRequest):
-            # A normal request that runs hits nothing that could be promoted, and what it takes
-            # counts as normal anyway. It comes once per step for each: no call more than needed.
-            blocks: KVCacheBlocks | None = KVCacheManager.allocate_slots(
-                self,
-                request,
-                num_new_tokens,
-                num_new_computed_tokens,
-                None,
-                num_lookahead_tokens,
-                *args,
-                **kwargs,
-            )
-            if blocks is not None:
-                return blocks
-        return self._allocate_and_tell(
-            request,
-            num_new_tokens,
-            num_new_computed_tokens,
-            new_computed_blocks,
-            num_lookahead_tokens,
-            *args,
-            **kwargs,
-        )
-
-    def _allocate_and_tell(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        num_new_computed_tokens: int,
-        new_computed_blocks: KVCacheBlocks | None,
         *args: Any,
         **kwargs: Any,
     ) -> KVCacheBlocks | None:

@@ -8,12 +8,13 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import FinishReason
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 from colocated.scheduler import ColocatedScheduler
 from engine.marks import CLASS_KEY, Marks
 from engine.params import EngineParamsInvalid
-from engine.scheduler import STALL_S
+from engine.planning import STALL_S
+from engine.shadow_requests import ShadowKVCacheManager
 from policy.vocabulary import Controller, RequestClass, Role
 from prefill_node.scheduler import PrefillScheduler
 from tests.engine.scheduler_world import (
@@ -83,6 +84,38 @@ def test_tokens_that_a_normal_request_leaves_unused_do_not_go_to_a_shadow(mode: 
     world.add(normal("n", 32, max_tokens=10), shadow("s", 200))
     world.step()
     assert world.step() == {"n": 1, "s": CHUNK}
+
+
+def test_only_a_shadow_and_what_may_fail_or_hit_goes_through_our_allocation(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of requests run: a call of ours for each would cost more than all planning."""
+    asked: list[str] = []
+    allocate = ShadowKVCacheManager.allocate_slots
+
+    def noted(manager: ShadowKVCacheManager, request: Request, *args: Any, **kwargs: Any) -> Any:
+        asked.append(request.request_id)
+        return allocate(manager, request, *args, **kwargs)
+
+    monkeypatch.setattr(ShadowKVCacheManager, "allocate_slots", noted)
+    world = a_world(mode, blocks=300, vllm={"max_num_seqs": 32})
+    world.add(*[normal(f"n{i}", 32, max_tokens=400) for i in range(4)], shadow("s", 1000))
+    world.step()
+    assert sorted(asked) == ["n0", "n1", "n2", "n3"]  # they may hit an entry
+    world.step()  # the shadow is admitted
+    asked.clear()
+    assert world.step() == {"n0": 1, "n1": 1, "n2": 1, "n3": 1, "s": CHUNK}
+    assert asked == ["s"]
+    world.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
+    asked.clear()
+    world.step()
+    assert asked == []
+    for index in range(13):
+        world.add(normal(f"filler{index}", 300, max_tokens=400))
+        world.step()
+    asked.clear()
+    world.step()
+    assert "n0" in asked  # it may find no block
 
 
 def test_an_arriving_request_is_in_the_very_next_step_and_alone(mode: str) -> None:

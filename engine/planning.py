@@ -1,0 +1,214 @@
+"""What the step that is being built carries of shadow work: which shadows, how many tokens.
+
+Reads vLLM's queues, asks policy.slack, and keeps within the KV room; changes nothing of the step
+yet. A job that can get no room ends here, or others give way to it.
+
+Host: engine.scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllm.v1.core.sched.interface import PauseState
+
+from engine.kv_room import LOOK_UP_INTERVAL_S
+from engine.reclaim import ShadowBlocks
+from engine.request_clocks import RequestClocks
+from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowRequest
+from engine.timing import EngineClock
+from policy.kv_class import Shortage
+from policy.slack import JobLoad, SlackController, SlackGrant, SlackReason, StepLoad
+
+if TYPE_CHECKING:
+    from engine.kv_room import KvRoom
+
+JOBS_PER_STEP = 4
+NO_GRANT = SlackGrant(0, SlackReason.NO_JOB)
+STALL_S = 2.0
+"""An engine with nothing else to do that grants nothing for so long never will, and vLLM's loop
+polls while anything is unfinished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one shadow request in the step that is being built."""
+
+    shadow: ShadowRequest
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the step that is being built may carry of shadow work, and why."""
+
+    chunks: list[Chunk]
+    grant: SlackGrant
+    waiting_requests: int
+
+
+class ShadowPlanner(ShadowBlocks):
+    """Shadow requests that are computed on this instance."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.slack = SlackController(self.params.slack_params())
+        self.step_time = self.params.step_time_model()
+        self.request_clocks = RequestClocks(
+            self.slack,
+            self.step_time,
+            chunk_tokens=self.max_num_scheduled_tokens,
+            decode_tokens=1 + self.num_spec_tokens,
+        )
+        self.engine_clock = EngineClock(self.slack, self.step_time, self.request_clocks)
+        self._stalled_since_s: float | None = None
+
+    def _plan(self, now_s: float) -> Plan:
+        waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
+        if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
+            return Plan([], NO_GRANT, waiting)
+        started = self._started()
+        jobs = self._runnable(now_s, len(started))
+        room = self.shadow_kv.room(started, len(self.running), now_s)
+        jobs, free_tokens = self._first_that_fits(now_s, jobs, room)
+        load = self._step_load(now_s, waiting, jobs, free_tokens)
+        grant = self.slack.grant(load, self.step_time)
+        self.shadow_stats.count_grant(grant.reason.value)
+        self._end_stalled(grant.tokens, now_s)
+        return Plan(self._spread(jobs, grant.tokens, room), grant, waiting)
+
+    def _runnable(self, now_s: float, started_jobs: int) -> list[ShadowRequest]:
+        """The next jobs, in the order of the queue, of which a token could be scheduled now."""
+        jobs: list[ShadowRequest] = []
+        spare_slots = self.max_num_running_reqs - len(self.running) - started_jobs
+        for job in self.shadow_queue.ordered():
+            shadow = self.shadows[job.request_id]
+            if shadow.request.num_stale_output_tokens > 0:
+                continue  # a step that it was preempted out of is still in flight
+            if not shadow.started:
+                if spare_slots <= 0:
+                    continue
+                spare_slots -= 1
+                if shadow.looked_up_s == NEVER_S:
+                    self.shadow_kv.look_up(shadow, now_s)
+            jobs.append(shadow)
+            if len(jobs) == JOBS_PER_STEP:
+                break
+        return jobs
+
+    def _first_that_fits(
+        self, now_s: float, jobs: list[ShadowRequest], room: KvRoom
+    ) -> tuple[list[ShadowRequest], int]:
+        """The jobs from the first one on whose next chunk fits, and the room that it has."""
+        for index, shadow in enumerate(jobs):
+            tokens = self._room_for(shadow, room)
+            stale = not shadow.started and now_s - shadow.looked_up_s > LOOK_UP_INTERVAL_S
+            if not tokens and stale:
+                self.shadow_kv.look_up(shadow, now_s)
+                tokens = self._room_for(shadow, room)
+            if tokens:
+                return jobs[index:], tokens
+        if jobs:
+            self._make_room(jobs, room)
+        return jobs[:1], 0
+
+    def _room_for(self, shadow: ShadowRequest, room: KvRoom) -> int:
+        """0 if it is less than the smallest chunk that is worth its cost."""
+        tokens = room.fits(self.max_num_scheduled_tokens, self.shadow_kv.claim(shadow))
+        return tokens if tokens >= self._minimum_tokens(shadow) else 0
+
+    def _minimum_tokens(self, shadow: ShadowRequest) -> int:
+        busy = bool(self.running)
+        return self.slack.minimum_tokens(_job_load(shadow), self.step_time, busy=busy)
+
+    def _make_room(self, jobs: list[ShadowRequest], room: KvRoom) -> None:
+        """No chunk fits. A job that has all that it will ever get ends, one that only waits for the
+        cached entries to grow old does so; else a started job gives way to the first in the order,
+        or jobs that each hold a part would wait for one another."""
+        for shadow in jobs:
+            found = self.shadow_kv.shortage(shadow, self._minimum_tokens(shadow), room)
+            if found is Shortage.TRUNCATED_BY_CAP:
+                self.shadow_kv.truncations += 1
+                self._end(shadow.request, ShadowEnd.TRUNCATED_BY_CAP)
+                return
+            if found is Shortage.NOT_IDLE_YET:
+                self._stalled_since_s = None
+                return
+        others = [
+            shadow
+            for shadow in self._started()
+            if shadow is not jobs[0] and shadow.request.request_id in self.shadow_queue
+        ]
+        if others:
+            self._drop(others[-1])
+
+    def _step_load(
+        self, now_s: float, waiting: int, jobs: list[ShadowRequest], free_tokens: int
+    ) -> StepLoad:
+        in_flight_s, in_flight_charge_s = self.engine_clock.in_flight_s()
+        budget = self.max_num_scheduled_tokens
+        # A request that waits settles the matter: what runs need not be looked at.
+        running = [] if waiting else self.running
+        # vLLM's set of unfinished prefills; it holds started shadows, too.
+        any_prefill = len(self._inflight_prefills) > len(self._holding) or any(
+            request.request_id not in self._holding for request in self._inflight_prefills
+        )
+        prefills = [r for r in running if r.is_prefill_chunk] if any_prefill else []
+        foreground = self.request_clocks.foreground(running, prefills, budget, now_s, in_flight_s)
+        return StepLoad(
+            now_s=now_s,
+            waiting_requests=waiting,
+            admission_blocked=False,  # whoever is blocked by memory waits in vLLM's queue
+            busy=foreground.busy,
+            carries_routed=foreground.carries_routed,
+            min_tpot_s=foreground.min_tpot_s,
+            min_slack_s=foreground.min_slack_s,
+            planned=foreground.planned,
+            free_shadow_tokens=min(free_tokens, budget - foreground.planned.tokens),
+            jobs=tuple(map(_job_load, jobs)),
+            in_flight_s=in_flight_s,
+            in_flight_charge_s=in_flight_charge_s,
+        )
+
+    def _spread(self, jobs: list[ShadowRequest], tokens: int, room: KvRoom) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for shadow in jobs:
+            taken = 0
+            if tokens > 0:
+                claim = self.shadow_kv.claim(shadow)
+                taken = room.take(min(tokens, shadow.missing_tokens), claim)
+            if taken <= 0:
+                break
+            chunks.append(Chunk(shadow, taken))
+            tokens -= taken
+        return chunks
+
+    def _most_new_blocks(self, plan: Plan) -> int | None:
+        """An upper limit of what the running requests take in the step; None if others take, too: a
+        request that is admitted may hit shadow entries."""
+        admits = plan.waiting_requests or any(not chunk.shadow.started for chunk in plan.chunks)
+        if admits or self.num_waiting_for_streaming_input:
+            return None
+        drafted = len(self.running) * (1 + self.num_spec_tokens + self.num_lookahead_tokens)
+        return self.shadow_kv.blocks_for(self.max_num_scheduled_tokens + drafted, len(self.running))
+
+    def _end_stalled(self, granted_tokens: int, now_s: float) -> None:
+        busy = self.running or any(self.get_request_counts()) or self.shadow_kv.pinned
+        if granted_tokens or busy or self._in_flight():
+            self._stalled_since_s = None
+        elif self._stalled_since_s is None:
+            self._stalled_since_s = now_s
+        elif now_s - self._stalled_since_s > STALL_S:
+            for job in self.shadow_queue.ordered():
+                self._end(self.shadows[job.request_id].request, ShadowEnd.STALLED)
+            self._stalled_since_s = None
+
+
+def _job_load(shadow: ShadowRequest) -> JobLoad:
+    missing_tokens = shadow.missing_tokens
+    return JobLoad(
+        missing_tokens=missing_tokens,
+        context_tokens=shadow.request.num_tokens - missing_tokens,
+        probability=shadow.marks.switch_probability,
+        started=shadow.started,
+    )
