@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.interface import PauseState
 
+from engine.adapters import AdapterPlaces
 from engine.kv_room import LOOK_UP_INTERVAL_S
 from engine.reclaim import ShadowBlocks
 from engine.request_clocks import RequestClocks
@@ -52,7 +53,9 @@ class ShadowPlanner(ShadowBlocks):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.slack = SlackController(self.params.slack_params())
+        self.slack = SlackController(
+            self.params.slack_params(), step_tokens=self.max_num_scheduled_tokens
+        )
         self.step_time = self.params.step_time_model()
         self.request_clocks = RequestClocks(
             self.slack,
@@ -80,14 +83,16 @@ class ShadowPlanner(ShadowBlocks):
     def _runnable(self, now_s: float, started_jobs: int) -> list[ShadowRequest]:
         """The next jobs, in the order of the queue, of which a token could be scheduled now."""
         jobs: list[ShadowRequest] = []
+        adapters = AdapterPlaces(self.lora_config, self.running)
         spare_slots = self.max_num_running_reqs - len(self.running) - started_jobs
+        spare_slots -= self.num_waiting_for_streaming_input  # they keep theirs
         for job in self.shadow_queue.ordered():
             shadow = self.shadows[job.request_id]
             if shadow.request.num_stale_output_tokens > 0:
                 continue  # a step that it was preempted out of is still in flight
+            if (not shadow.started and spare_slots <= 0) or not adapters.take(shadow.request):
+                continue
             if not shadow.started:
-                if spare_slots <= 0:
-                    continue
                 spare_slots -= 1
                 if shadow.looked_up_s == NEVER_S:
                     self.shadow_kv.look_up(shadow, now_s)

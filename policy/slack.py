@@ -83,10 +83,12 @@ def credit_after_s(credit_s: float, earned_s: float, spent_s: float, limit_s: fl
 class SlackController:
     """One instance's controller: the parameters, and the credit that protects routed calls."""
 
-    __slots__ = ("_credit_limit_s", "_credit_s", "_starved_since_s", "params")
+    __slots__ = ("_credit_limit_s", "_credit_s", "_starved_since_s", "_step_tokens", "params")
 
-    def __init__(self, params: SlackParams) -> None:
+    def __init__(self, params: SlackParams, step_tokens: int | None = None) -> None:
+        """`step_tokens`: most that the engine puts into one iteration, if that is limited."""
         self.params = params
+        self._step_tokens = step_tokens
         self._credit_s = 0.0
         self._credit_limit_s = self.cap_s(params.slo.tpot_s, busy=True)
         self._starved_since_s: float | None = None
@@ -117,12 +119,17 @@ class SlackController:
         return cap_s(params.beta, tpot_s, params.iteration_cap_s, prefill, not busy)
 
     def minimum_tokens(self, job: JobLoad, step_time: StepTimeModel, *, busy: bool) -> int:
-        """The smallest chunk of this job that is worth its cost; smaller ones are deferred."""
+        """The smallest chunk of this job that is worth its cost; smaller ones are deferred, but
+        never in the hope of one that no iteration can carry."""
         n_min, share = self.params.n_min_tokens, self.params.reread_share
         if n_min == AUTO:
             enough = step_time.worthwhile_tokens(job.context_tokens, share, alone=not busy)
-            return min(max(MIN_AUTO_TOKENS, enough), job.missing_tokens)
-        return min(n_min, job.missing_tokens)
+            minimum = max(MIN_AUTO_TOKENS, enough)
+        else:
+            minimum = n_min
+        if self._step_tokens is not None:
+            minimum = min(minimum, self._step_tokens)
+        return min(minimum, job.missing_tokens)
 
     def grant(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant:
         """Shadow tokens for this iteration; call it at most once per iteration."""
@@ -143,6 +150,7 @@ class SlackController:
         `shadow_extra_s` is the time that those added, 0 if there were none.
 
         An iteration with shadow tokens is not memory-bound any more and earns nothing."""
+        self._starved_since_s = None  # what ran has been learned from: nothing is to be forgotten
         params = self.params
         protects = carried_routed or params.controller is not Controller.HARVEST_SLO
         earns = was_decode_only and shadow_extra_s <= 0 and params.role is not Role.PREFILL

@@ -12,6 +12,7 @@ from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+from vllm.v1.engine import FinishReason
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -211,6 +212,27 @@ def test_a_shadow_warms_the_adapter_that_it_names_and_no_other() -> None:
     cached = {name: end.prefill_stats.num_cached_tokens for name, end in world.finished.items()}
     assert cached["same"] == 19 * BLOCK
     assert cached["other"] == cached["base"] == 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("is_shadow", [False, True])
+def test_a_shadow_waits_while_others_fill_the_places_of_adapters(
+    mode: str, is_shadow: bool
+) -> None:
+    """vLLM asserts that the adapters of all that runs fit, a shadow that comes back among it."""
+    asynchronous = mode == "async"
+    limits = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2, "max_lora_rank": 8}
+    scheduler = scheduler_of(ColocatedScheduler, params(), asynchronous=asynchronous, **limits)
+    world = World(scheduler, depth=1 + asynchronous)
+    started = shadow("s", 20 * BLOCK, probability=0.5)
+    other = shadow("n", 20 * BLOCK) if is_shadow else normal("n", 40, max_tokens=20)
+    for number, request in enumerate((started, other), start=1):
+        request.lora_request = LoRARequest(f"adapter-{number}", number, "/nowhere")
+        world.add(request)
+        for _ in range(3):
+            world.step()
+    world.run()
+    assert {end.finish_reason for end in world.finished.values()} == {FinishReason.LENGTH}
 
 
 def _hashed_again(request: Any) -> None:

@@ -260,6 +260,23 @@ def test_a_shadow_yields_its_slot_when_all_are_wanted(mode: str) -> None:
     assert set(world.finished) == {"s", "t", "n", "m"}
 
 
+def test_a_streamed_session_that_waits_for_input_keeps_its_slot(mode: str) -> None:
+    world = a_world(mode, vllm={"max_num_seqs": 2})
+    session = normal("session", 50)
+    session.resumable = True
+    world.add(session)
+    for _ in range(3):
+        world.step()
+    assert session.status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    world.add(shadow("s", 1000, probability=0.5))
+    for _ in range(3):
+        world.step()
+    world.add(shadow("t", 1000))
+    for _ in range(3):
+        world.step()
+        assert sum(job.started for job in world.scheduler.shadows.values()) == 1
+
+
 def test_priority_scheduling_never_prefers_a_shadow(mode: str) -> None:
     vllm = {"scheduling_policy": "priority"}
     world = a_world(mode, blocks=40, kv_cap_share=0.9, vllm=vllm, **SLOW)

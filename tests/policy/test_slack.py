@@ -354,6 +354,17 @@ def test_an_idle_instance_whose_model_saw_an_outlier_recovers_with_time() -> Non
     assert grants[-1] >= PARAMS.n_min_tokens
 
 
+def test_what_iterations_have_shown_since_is_not_forgotten() -> None:
+    model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
+    for _ in range(3):
+        model.observe(1000.0, Batch(1, 16))
+    controller, slow = a_controller(), model.base_factor
+    assert controller.grant(a_load(), model).tokens == 0
+    controller.observe(1000.0, True, False, 0.0)  # an hour of traffic, and no job beside it
+    assert controller.grant(a_load(now_s=NOW_S + 3600), model).tokens == 0
+    assert model.base_factor == slow
+
+
 def test_a_busy_instance_learns_from_its_iterations_and_not_from_time() -> None:
     model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
     for _ in range(3):
@@ -485,6 +496,16 @@ def test_the_smallest_chunk_follows_from_what_each_chunk_reads_again(
     )
     grant = controller.grant(load, StepTimeModel(WITH_READS))
     assert (grant.tokens, grant.reason) == (pytest.approx(tokens, abs=1), reason)
+
+
+@pytest.mark.parametrize("n_min_tokens", [AUTO, 4096])
+def test_no_chunk_is_deferred_in_the_hope_of_one_that_no_iteration_can_carry(
+    n_min_tokens: Any,
+) -> None:
+    params = replace(PARAMS, n_min_tokens=n_min_tokens, max_chunk_tokens=4096)
+    controller = SlackController(params, step_tokens=64)
+    load = a_load(jobs=(LONG,), free_shadow_tokens=64)
+    assert controller.grant(load, StepTimeModel(WITH_READS)).tokens == 64
 
 
 def test_trust_bounds_the_jobs_of_an_iteration_together() -> None:
