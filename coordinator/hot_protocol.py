@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _KINDS: Final = {kind.path.encode(): kind for kind in CallKind}
 _MORE_THAN_PLAIN: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of a request line and headers; httptools has no limit of its own."""
 _NOBODY_WAITS: Final = asyncio.Event()
 _FAILED: Final = (
     b'{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}'
@@ -43,9 +45,25 @@ class HotProtocol(HttpToolsProtocol):
         self._api = api
         self._reading: HotExchange | None = None
         self._answering: HotExchange | None = None
-        self._idle_since_s: float | None = None
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._waits_since_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if was_in_head and self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("Request head too large.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+        self._waits_since_s = self.loop.time()
 
     def on_headers_complete(self) -> None:
+        self._is_in_head = False
         kind = _KINDS.get(self.url)
         headers = dict(self.headers)
         if kind is None or not self._is_plain(headers):
@@ -66,6 +84,7 @@ class HotProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         exchange, self._reading = self._reading, None
+        exchange.more_body = False
         self._answering = exchange
         self.tasks.add(self.loop.create_task(exchange.run(self._api)))
 
@@ -81,20 +100,26 @@ class HotProtocol(HttpToolsProtocol):
         if self._answering is exchange:  # its client may have sent the next request already
             self._answering = None
 
-    # --- keep-alive: one timer that looks again, instead of one set and cancelled per request
+    # --- keep-alive: one timer that looks again, instead of one set and cancelled per request. A
+    # request that has begun must be whole within the same time: uvicorn would wait for ever.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waits_since_s = self.loop.time()
+        self._look_again(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
+        self._waits_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_again(self.timeout_keep_alive)
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self._idle_since_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_again(self.timeout_keep_alive)
 
     def _unset_keepalive_if_required(self) -> None:
-        self._idle_since_s = None
+        pass
 
     def _look_again(self, after_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -103,13 +128,18 @@ class HotProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
-        if self._idle_since_s is None:
+        if not self._waits_for_client():
             return  # its answer sets the timer
-        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        left_s = self._waits_since_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
             self._look_again(left_s)
         else:
             super().timeout_keep_alive_handler()
+
+    def _waits_for_client(self) -> bool:
+        """For a request, or for the rest of one. What is pipelined waits for us."""
+        cycle = self.cycle
+        return not self.pipeline and (cycle is None or cycle.response_complete or cycle.more_body)
 
     def _is_plain(self, headers: dict[bytes, bytes]) -> bool:
         length = headers.get(b"content-length", b"")
@@ -135,6 +165,7 @@ class HotExchange:
     ) -> None:
         self.response_complete = False
         self.disconnected = False
+        self.more_body = True
         self.keep_alive = keep_alive
         self.body: list[bytes] = []
         self.is_started = False
@@ -152,6 +183,7 @@ class HotExchange:
         try:
             if not self.disconnected:
                 await api.answer(self._kind, self._headers, body, self, watch)
+                assert self.is_over or self.disconnected, "the call has no answer"
         except (Exception, asyncio.CancelledError) as error:
             await self._give_up(error)
         finally:
@@ -166,8 +198,8 @@ class HotExchange:
     # --- the reply
 
     async def start(self, content_type: bytes, headers: Headers) -> None:
-        self.is_started = True
         self._head = self._head_of(200, content_type, headers, b"transfer-encoding: chunked")
+        self.is_started = True
 
     async def write(self, data: bytes, last: bool = False) -> None:
         self.is_over = last
@@ -178,8 +210,8 @@ class HotExchange:
     async def whole(
         self, content_type: bytes, headers: Headers, data: bytes, status: int = 200
     ) -> None:
-        self.is_started = self.is_over = True
         head = self._head_of(status, content_type, headers, b"content-length: %d" % len(data))
+        self.is_started = self.is_over = True
         await self._send(head + data, last=True)
 
     def _head_of(self, status: int, content_type: bytes, headers: Headers, framing: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from contextlib import asynccontextmanager
@@ -13,11 +14,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coordinator.hot_protocol import HotExchange, HotProtocol
 from coordinator.openai_api import AsgiReply
-from tests.coordinator.call_rig import CHAT, COLOCATED, a_chat, a_coordinator, until
+from coordinator.pd_flow import PdFlow
+from tests.coordinator.call_rig import (
+    CHAT,
+    COLOCATED,
+    DEADLINE_S,
+    a_chat,
+    a_coordinator,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from coordinator.delivery import Reply
+    from coordinator.pd_flow import Request
     from tests.coordinator.call_rig import Rig
 
 JSON_TYPE = "content-type: application/json"
@@ -241,6 +252,120 @@ async def test_a_bug_of_ours_is_told_and_the_connection_closed() -> None:
         assert head.startswith(b"HTTP/1.1 500")
         assert json.loads(body)["error"]["type"] == "server_error"
         assert await socket.reader.read() == b""
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_a_call_that_returns_without_its_answer_never_hangs(is_started: bool) -> None:
+    async def serve(_: PdFlow, request: Request, reply: Reply) -> None:
+        if is_started:
+            await reply.start(b"text/event-stream", [])
+            await reply.write(b"data: {}\n\n")
+
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PdFlow, "serve", serve)
+            socket.writer.write(a_request(a_chat()))
+            answer = await socket.reader.read()
+        assert answer.startswith(b"HTTP/1.1 200" if is_started else b"HTTP/1.1 500")
+        assert not answer.endswith(b"0\r\n\r\n"), "what is incomplete must look so"
+
+
+@pytest.mark.parametrize("name", [b"two\r\nx-evil: 1", b"two\nlines"])
+async def test_a_header_that_would_break_out_of_its_line_is_a_bug_that_is_told(name: bytes) -> None:
+    async def serve(_: PdFlow, request: Request, reply: Reply) -> None:
+        await reply.whole(b"application/json", [(b"x-name", name)], b"{}")
+
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PdFlow, "serve", serve)
+            socket.writer.write(a_request(a_chat()))
+            answer = await socket.reader.read()
+        assert answer.startswith(b"HTTP/1.1 500")
+        assert b"x-evil" not in answer
+
+
+HALF_A_CHUNKED_BODY = (
+    f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{JSON_TYPE}\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{{"
+)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have a tenth of a second."""
+    born = HotProtocol.__init__
+
+    def in_a_hurry(self: HotProtocol, *rest: Any, **more: Any) -> None:
+        born(self, *rest, **more)
+        self.timeout_keep_alive = 0.1  # type: ignore[assignment]
+
+    monkeypatch.setattr(HotProtocol, "__init__", in_a_hurry)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"POST /v1/chat/comp",
+        a_request(a_chat())[:60],
+        a_request(a_chat())[:-1],
+        HALF_A_CHUNKED_BODY.encode(),
+        a_request(a_chat(), path="/v1/models")[:-1],
+        a_request(a_chat()) + a_request(a_chat())[:-1],
+    ],
+    ids=["nothing", "line", "head", "body", "chunked", "refused", "pipelined"],
+)
+async def test_a_client_that_never_ends_its_request_is_left(begun: bytes, hurried: None) -> None:
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        socket.writer.write(begun)
+        async with asyncio.timeout(DEADLINE_S):
+            await socket.reader.read()
+        await until(lambda: not rig.engines["small-1"].running, "nothing runs")
+
+
+@pytest.mark.parametrize("behind", [b"", a_request(a_chat())[:-1], a_get("/v1/models")[:-1]])
+async def test_a_running_call_is_not_hurried(behind: bytes, hurried: None) -> None:
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        engine = rig.engines["small-1"]
+        engine.faults.hang()
+        socket.writer.write(a_request(a_chat()) + behind)
+        await until(lambda: engine.running, "the call runs")
+        await asyncio.sleep(0.3)
+        engine.faults.release()
+        head, _ = await socket.answer()
+        assert head.startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(DEADLINE_S):
+            assert await socket.reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /" + b"a" * 2_000_000,
+        b"POST /v1/chat/completions HTTP/1.1\r\nx-a: " + b"a" * 2_000_000,
+        b"POST /v1/chat/completions HTTP/1.1\r\n" + b"x-a: a\r\n" * 250_000,
+        a_get("/v1/models") + b"GET / HTTP/1.1\r\nx-a: " + b"a" * 2_000_000,
+    ],
+    ids=["line", "header", "headers", "second"],
+)
+async def test_a_head_without_end_is_refused(head: bytes) -> None:
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        socket.writer.write(head)
+        seen = b""
+        with contextlib.suppress(ConnectionError):  # it may be reset while we still write
+            async with asyncio.timeout(DEADLINE_S):
+                while data := await socket.reader.read(65536):
+                    seen += data
+        assert b"HTTP/1.1 200" not in seen.partition(b"\r\n\r\n")[2]
+        assert not rig.all_calls()
+        assert (await rig.chat(a_chat())).status_code == 200
+
+
+async def test_a_long_head_is_not_an_endless_one() -> None:
+    async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
+        for _ in range(2):
+            socket.writer.write(a_request(a_chat(), "x-a: " + "a" * 60_000))
+            head, _body = await socket.answer()
+            assert head.startswith(b"HTTP/1.1 200")
 
 
 async def test_a_server_that_stops_lets_the_answer_end_and_then_closes(
