@@ -84,7 +84,10 @@ class PullScheduler(VisibleScheduler):
         super().add_request(request)
 
     def _refusal_of(self, shadow: ShadowRequest) -> ShadowEnd | None:
-        if self.connector is None or not wants_pull(shadow.request.kv_transfer_params):
+        request = shadow.request
+        if self.connector is None or not wants_pull(request.kv_transfer_params):
+            return ShadowEnd.NO_HANDOFF
+        if request.skip_reading_prefix_cache:  # vLLM pulls nothing for it, but would compute it
             return ShadowEnd.NO_HANDOFF
         refusal = super()._refusal_of(shadow)
         if refusal is None and self._never_fits(shadow, self.clock()):

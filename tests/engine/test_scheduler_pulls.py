@@ -255,6 +255,15 @@ def test_without_a_usable_hand_off_a_shadow_ends_and_a_call_is_computed(
     assert world.emitted == {"s": 0, "call": 2}
 
 
+def test_a_shadow_that_vllm_would_compute_although_it_could_be_pulled_ends(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    pull = a_shadow_pull("s")
+    pull.skip_reading_prefix_cache = True  # as with prompt_logprobs
+    world.add(pull)
+    world.run()
+    assert world.finished["s"].stop_reason == "no_handoff"
+
+
 def test_a_pull_that_vllm_does_not_admit_leaves_its_queue_again(mode: str) -> None:
     world = a_world(DecodeScheduler, mode)
     world.scheduler.max_num_active_reqs = 1  # fewer than the slots that the gate counts
