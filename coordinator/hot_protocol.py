@@ -95,6 +95,14 @@ class HotProtocol(HttpToolsProtocol):
         if self._answering is not None:
             self._answering.client_left()
 
+    async def drained(self) -> None:
+        """For a client that reads slowly. One that reads nothing is left, and its call ends."""
+        try:
+            async with asyncio.timeout(self.timeout_keep_alive):
+                await self.flow.drain()
+        except TimeoutError:
+            self.transport.abort()
+
     def answered(self, exchange: HotExchange, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if self._answering is exchange:  # its client may have sent the next request already
@@ -229,7 +237,7 @@ class HotExchange:
     async def _send(self, data: bytes, last: bool) -> None:
         protocol = self._protocol
         if protocol.flow.write_paused and not self.disconnected:
-            await protocol.flow.drain()
+            await protocol.drained()
         if self.disconnected:
             return
         protocol.transport.write(data)

@@ -239,6 +239,25 @@ async def test_a_client_that_does_not_read_holds_its_stream_back(
         await until(lambda: rig.hooks.ok == [True], "the call ended")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_never_reads_is_left_and_its_call_ends(
+    stream: bool, protocols: list[HotProtocol], hurried: None
+) -> None:
+    async with (
+        a_coordinator(COLOCATED, engine={"chunk_delay_s": 0.05}) as rig,
+        connected(rig) as socket,
+    ):
+        socket.writer.write(a_request(a_chat(stream=stream, max_tokens=8, ignore_eos=True)))
+        await until(lambda: protocols, "the request has arrived")
+        protocols[0].pause_writing()  # for ever
+        async with asyncio.timeout(DEADLINE_S):
+            with contextlib.suppress(ConnectionError):
+                assert not (await socket.reader.read()).endswith(b"0\r\n\r\n")
+        await until(lambda: rig.hooks.ok, "the call ended")
+        await until(lambda: not protocols[0].tasks, "nothing of it is left")
+        await until(lambda: not rig.engines["small-1"].running, "the engine's request ended")
+
+
 async def test_a_bug_of_ours_is_told_and_the_connection_closed() -> None:
     async with a_coordinator(COLOCATED) as rig, connected(rig) as socket:
 
