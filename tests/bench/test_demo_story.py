@@ -96,7 +96,15 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         # Real test runs are test_demo_tools' matter; here they would only cost seconds.
         patch.setattr(Toolbox, "_run_test", passed)
         patch.setattr(story, "draw_gaps", lambda calls, seed: [0.0] + [0.4] * (calls - 1))
-        arguments = ["--config", str(config), "--out", str(folder / "out"), "--base-url", url]
+        arguments = [
+            "demo",
+            "--config",
+            str(config),
+            "--out",
+            str(folder / "out"),
+            "--base-url",
+            url,
+        ]
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     (folder / "out" / "code").write_text(str(result.exit_code))
     return folder / "out", result.output
@@ -160,7 +168,15 @@ def test_exit_code_and_output_agree_with_the_verdict(played: tuple[Path, str]) -
 def test_a_failed_call_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
     config = a_config(tmp_path)
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
-    arguments = ["--config", str(config), "--out", str(tmp_path / "out"), "--base-url", nobody]
+    arguments = [
+        "demo",
+        "--config",
+        str(config),
+        "--out",
+        str(tmp_path / "out"),
+        "--base-url",
+        nobody,
+    ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
     assert f"demo failed: {nobody}/v1/chat/completions" in result.stderr
