@@ -242,7 +242,7 @@ def _params(case: Case) -> EngineParams:
         delta=0.025,
         margin=0.1 if refused else 0.999_999,
         n_min_tokens=CHUNK_TOKENS,
-        iteration_cap_s=1e6,
+        iteration_cap_s=3600.0,
         max_chunk_tokens=CHUNK_TOKENS,
         segment_tokens=MAX_MODEL_LEN,
         kv_cap_share=1.0,

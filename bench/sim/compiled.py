@@ -13,19 +13,17 @@ from __future__ import annotations
 import hashlib
 import os
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-try:
-    import numba
-except ModuleNotFoundError:
-    numba = None
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HAS_NUMBA = numba is not None
+# Imported where it compiles: a second to load, and vLLM starts no engine in a process that has it.
+HAS_NUMBA = find_spec("numba") is not None
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -34,12 +32,14 @@ _done: dict[FunctionType, Any] = {}
 
 def compiled(function: F) -> F:
     """Every function has one compiled copy, however many others call it."""
-    if numba is None:
+    if not HAS_NUMBA:
         return function
     return cast("F", _compiled(cast("FunctionType", function)))
 
 
 def _compiled(function: FunctionType) -> Any:
+    import numba
+
     if function not in _done:
         called = {
             name: _compiled(value)
@@ -66,7 +66,7 @@ def _compiled(function: FunctionType) -> Any:
 @cache
 def _cache_folder() -> Path:
     root = Path(__file__).resolve().parents[2]
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(version("numba").encode())
     for source in sorted([*root.glob("bench/sim/*.py"), *root.glob("policy/*.py")]):
         digest.update(source.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

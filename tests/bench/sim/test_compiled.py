@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,5 +40,11 @@ def test_compiled_code_is_not_a_copy_of_the_source() -> None:
 
 
 def test_without_numba_functions_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "numba", None)
+    monkeypatch.setattr(module, "HAS_NUMBA", False)
     assert compiled(gemm_s) is gemm_s
+
+
+def test_numba_is_loaded_only_where_something_is_compiled() -> None:
+    """vLLM starts no engine in a process that has loaded it."""
+    program = "import sys, bench.sim.capacity; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
