@@ -9,7 +9,7 @@ Imports neither vLLM nor torch: the coordinator writes what the plug-in reads.
 
 * ControlRefused     nothing was changed; the text names field, value and limit
 
-Hosts: engine.intake, coordinator.engine_control."""
+Hosts: engine.visible, coordinator.engine_control."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Translates between an engine's requests and pool and policy.kv_class, which deci
 hands out is checked once more when it does (engine.kv_pool): requests that vLLM schedules before a
 shadow may take more than the plan left them.
 
-Hosts: engine.scheduler, engine.connector."""
+Hosts: engine.planning, engine.connector."""
 
 from __future__ import annotations
 

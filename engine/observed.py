@@ -2,7 +2,7 @@
 
 Told by the scheduler, asked by the exporter; decides nothing.
 
-Hosts: engine.intake, engine.scheduler."""
+Hosts: engine.visible, engine.scheduler."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Normal traffic comes first: vLLM would preempt one of its running requests before it looked at a
 hidden one.
 
-Host: engine.scheduler."""
+Host: engine.planning."""
 
 from __future__ import annotations
 

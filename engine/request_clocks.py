@@ -5,7 +5,7 @@ milliseconds. So the routed requests and the TPOT SLOs in flight are counted as 
 go, and the deadlines of decoding requests are looked through only when the earliest one that is
 known might bind. Decides nothing.
 
-Host: engine.scheduler."""
+Host: engine.planning."""
 
 from __future__ import annotations
 

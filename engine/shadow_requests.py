@@ -1,6 +1,6 @@
 """A shadow request inside the engine: vLLM's own request, where it is, and how far one step may go.
 
-Hosts: engine.intake, engine.scheduler, engine.connector."""
+Hosts: engine.intake, engine.planning, engine.connector."""
 
 from __future__ import annotations
 

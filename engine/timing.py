@@ -4,7 +4,7 @@ Translates vLLM's steps into the words of policy.step_time and feeds finished on
 latency model and the credit. Decides nothing. Sums over a batch come from the lists that vLLM has
 built anyway: a look at each of hundreds of requests would cost more than all the rest.
 
-Host: engine.scheduler."""
+Hosts: engine.planning, engine.scheduler."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ A job is one request of the engine; at most one lives per (session, model). What
 the engine's business: the queue decides, and whoever hosts it aborts the requests whose ids it
 returns.
 
-Pure. Hosts: engine.scheduler, bench.sim."""
+Pure. Hosts: engine.intake, bench.sim."""
 
 from __future__ import annotations
 

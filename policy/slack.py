@@ -11,7 +11,7 @@ of an iteration would eat most of beta * T). `iteration_cap_s` 0 is the paper's 
 both. Under async scheduling an arrival waits for the iterations in flight as well: the cap holds
 for their predicted time together.
 
-Pure: no clock, no I/O. Hosts: engine.scheduler, bench.sim."""
+Pure: no clock, no I/O. Hosts: engine.planning, bench.sim."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What `policy.slack` is asked and answers: parameters, the load of one iteration, the grant.
 
-Pure values. Hosts: engine.scheduler, bench.sim, which import them from `policy.slack`."""
+Pure values. Hosts: engine.planning, bench.sim, which import them from `policy.slack`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ the largest. So a budget never grows by samples that never occurred: decodes say
 prefill at the same context. A factor rises at once when an iteration was slower than predicted and
 falls slowly, so that a wrong model shrinks the budget.
 
-Pure. Hosts: engine.scheduler (with `observe`), bench.sim (without: its model is exact)."""
+Pure. Hosts: engine.timing (with `observe`), bench.sim (without: its model is exact)."""
 
 from __future__ import annotations
 
