@@ -3,7 +3,7 @@
 Numbers become series when somebody looks: a step only adds to plain counters (engine.counts). A
 scrape runs in a thread of its own and reads them while they change; a value may be one step old.
 
-Imports neither vLLM nor torch. Host: engine.intake."""
+Imports neither vLLM nor torch. Host: engine.visible."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Controls:
     credit_s: float
     base_factor: float
     context_factor: float
+    read_factor: float
     trusted_tokens: int
 
 
@@ -170,7 +171,11 @@ def _parameters(series: _Series, reading: Reading) -> Iterator[Metric]:
     if reading.controls is None:
         return
     controls = reading.controls
-    factors = {"base": controls.base_factor, "context": controls.context_factor}
+    factors = {
+        "base": controls.base_factor,
+        "context": controls.context_factor,
+        "reads": controls.read_factor,
+    }
     yield series.gauge("credit_seconds", "Time that routed calls may lose", controls.credit_s)
     yield series.gauge("step_time_factor", "Correction of the start values", factors, "term")
     yield series.gauge("trusted_tokens", "Largest chunk that may be tried", controls.trusted_tokens)

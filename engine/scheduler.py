@@ -84,6 +84,7 @@ class ShadowScheduler(ShadowPlanner):
             credit_s=self.slack.credit_s,
             base_factor=self.step_time.base_factor,
             context_factor=self.step_time.context_factor,
+            read_factor=self.step_time.read_factor,
             trusted_tokens=self.step_time.trusted_tokens or 0,
         )
 

@@ -68,7 +68,8 @@ def check_pullable(params: dict[str, Any] | None, prompt_tokens: int | None) -> 
     given = params or {}
     needed = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
     missing = [key for key in needed if not given.get(key)]
-    if not any(given.get("remote_block_ids") or ()):
+    blocks = given.get("remote_block_ids")
+    if not (isinstance(blocks, list | tuple) and any(blocks)):
         missing.append("remote_block_ids")
     if missing:
         raise KvParamsInvalid(f"kv_transfer_params lacks {missing}")

@@ -39,7 +39,7 @@ def a_reading(**changes: Any) -> Reading:
         "cap_blocks": 500,
         "evictions": {"normal": 1, "shadow": 4},
         "controls": Controls(
-            credit_s=-0.01, base_factor=1.5, context_factor=1.0, trusted_tokens=128
+            credit_s=-0.01, base_factor=1.5, context_factor=1.0, read_factor=2.0, trusted_tokens=128
         ),
     }
     return Reading(**(fields | changes))
@@ -79,6 +79,7 @@ def labelled(**labels: str) -> frozenset[tuple[str, str]]:
         ("evictions_total", {"class": "shadow"}, 4),
         ("credit_seconds", {}, -0.01),
         ("step_time_factor", {"term": "base"}, 1.5),
+        ("step_time_factor", {"term": "reads"}, 2.0),
         ("controller_info", {"controller": "harvest-slo"}, 1),
         ("parameter", {"name": "kv_cap_share"}, 0.25),
         ("trace_on", {}, 0),

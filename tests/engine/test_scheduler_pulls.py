@@ -236,10 +236,11 @@ def test_a_held_pull_is_released_by_a_call_of_its_session_and_the_other_side_is_
         {"do_remote_prefill": True},
         a_hand_off(100, remote_block_ids=[[]]),
         a_hand_off(100, remote_block_ids=None),
+        a_hand_off(100, remote_block_ids=7),
         a_hand_off(100, remote_host=None),
         a_hand_off(99),
     ],
-    ids=["none", "not_asked", "empty", "no_blocks", "null_blocks", "no_host", "other_length"],
+    ids=["none", "not_asked", "empty", "no_blocks", "null", "number", "no_host", "other_length"],
 )
 def test_without_a_usable_hand_off_a_shadow_ends_and_a_call_is_computed(
     mode: str, hand_off: dict[str, Any] | None
