@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.kv_pool import TwoClassPool, install
 from engine.shadow_requests import ShadowKVCacheManager
@@ -48,8 +48,7 @@ START_FREE_SHARE = 0.05
 for memory would otherwise start again in the next step, and be dropped again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """What one shadow request brings along."""
 
     started: bool

@@ -7,8 +7,7 @@ Host: engine.scheduler."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.v1.core.sched.interface import PauseState
 
@@ -22,6 +21,8 @@ from policy.kv_class import Shortage
 from policy.slack import JobLoad, SlackController, SlackGrant, SlackReason, StepLoad
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from engine.kv_room import KvRoom
 
 JOBS_PER_STEP = 4
@@ -31,16 +32,14 @@ STALL_S = 2.0
 polls while anything is unfinished."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens of one shadow request in the step that is being built."""
 
     shadow: ShadowRequest
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What the step that is being built may carry of shadow work, and why."""
 
     chunks: list[Chunk]
@@ -71,18 +70,18 @@ class ShadowPlanner(ShadowBlocks):
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
             return Plan([], NO_GRANT, waiting)
         started = self._started()
-        jobs = self._runnable(now_s, len(started))
         room = self.shadow_kv.room(started, len(self.running), now_s)
-        jobs, free_tokens = self._first_that_fits(now_s, jobs, room)
+        runnable = self._runnable(now_s, len(started))
+        jobs, free_tokens = self._first_that_fits(now_s, runnable, room)
         load = self._step_load(now_s, waiting, jobs, free_tokens)
         grant = self.slack.grant(load, self.step_time)
         self.shadow_stats.count_grant(grant.reason.value)
         self._end_stalled(grant.tokens, now_s)
         return Plan(self._spread(jobs, grant.tokens, room), grant, waiting)
 
-    def _runnable(self, now_s: float, started_jobs: int) -> list[ShadowRequest]:
+    def _runnable(self, now_s: float, started_jobs: int) -> Iterator[ShadowRequest]:
         """The next jobs, in the order of the queue, of which a token could be scheduled now."""
-        jobs: list[ShadowRequest] = []
+        jobs = 0
         adapters = AdapterPlaces(self.lora_config, self.running)
         spare_slots = self.max_num_running_reqs - len(self.running) - started_jobs
         spare_slots -= self.num_waiting_for_streaming_input  # they keep theirs
@@ -96,26 +95,41 @@ class ShadowPlanner(ShadowBlocks):
                 spare_slots -= 1
                 if shadow.looked_up_s == NEVER_S:
                     self.shadow_kv.look_up(shadow, now_s)
-            jobs.append(shadow)
-            if len(jobs) == JOBS_PER_STEP:
-                break
-        return jobs
+            yield shadow
+            jobs += 1
+            if jobs == JOBS_PER_STEP:
+                return
 
     def _first_that_fits(
-        self, now_s: float, jobs: list[ShadowRequest], room: KvRoom
+        self, now_s: float, jobs: Iterator[ShadowRequest], room: KvRoom
     ) -> tuple[list[ShadowRequest], int]:
-        """The jobs from the first one on whose next chunk fits, and the room that it has."""
-        for index, shadow in enumerate(jobs):
+        """The first job whose next chunk fits, the room that it has, and jobs behind it if it is
+        too short for a step."""
+        tried: list[ShadowRequest] = []
+        for shadow in jobs:
             tokens = self._room_for(shadow, room)
             stale = not shadow.started and now_s - shadow.looked_up_s > LOOK_UP_INTERVAL_S
             if not tokens and stale:
                 self.shadow_kv.look_up(shadow, now_s)
                 tokens = self._room_for(shadow, room)
             if tokens:
-                return jobs[index:], tokens
-        if jobs:
-            self._make_room(jobs, room)
-        return jobs[:1], 0
+                return self._enough_for_a_step(shadow, jobs), tokens
+            tried.append(shadow)
+        if tried:
+            self._make_room(tried, room)
+        return tried[:1], 0
+
+    def _enough_for_a_step(
+        self, first: ShadowRequest, later: Iterator[ShadowRequest]
+    ) -> list[ShadowRequest]:
+        jobs, missing_tokens = [first], first.missing_tokens
+        while missing_tokens < self.max_num_scheduled_tokens:
+            shadow = next(later, None)
+            if shadow is None:
+                break
+            jobs.append(shadow)
+            missing_tokens += shadow.missing_tokens
+        return jobs
 
     def _room_for(self, shadow: ShadowRequest, room: KvRoom) -> int:
         """0 if it is less than the smallest chunk that is worth its cost."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.step_time import Batch, StepTimeModel, attended
 
@@ -42,8 +42,7 @@ class BuiltStep:
     """Normal and routed ones, when the step was planned."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedStep:
+class FinishedStep(NamedTuple):
     """A step whose output has come back, and the credit once it was observed."""
 
     step: BuiltStep

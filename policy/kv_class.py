@@ -7,8 +7,9 @@ Pure. Hosts: engine.kv_blocks, engine.kv_room."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from policy.vocabulary import KvClass, RequestClass
 
@@ -52,8 +53,7 @@ class KvClassParams:
             raise ValueError(f"shadow.idle_age_s must be >= 0, got {self.idle_age_s}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHit:
+class PrefixHit(NamedTuple):
     """Blocks that a job finds in the prefix cache: it needs them, so it cannot displace them."""
 
     shadow_blocks: int = 0
@@ -73,8 +73,7 @@ class PrefixHit:
 NO_HIT = PrefixHit()
 
 
-@dataclass(frozen=True, slots=True)
-class Victims:
+class Victims(NamedTuple):
     """Where the blocks of one allocation come from."""
 
     uncached: int = 0
@@ -86,8 +85,7 @@ class Victims:
         return self.uncached + self.shadow + self.normal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvPool:
+class KvPool(NamedTuple):
     """Counts of one instance's blocks."""
 
     total_blocks: int
@@ -112,8 +110,7 @@ class KvPool:
         """A job took its prefix into use."""
         if hit.free_blocks == 0:
             return self
-        return replace(
-            self,
+        return self._replace(
             cached_shadow_blocks=self.cached_shadow_blocks - hit.cached_shadow_blocks,
             idle_shadow_blocks=self.idle_shadow_blocks - hit.idle_shadow_blocks,
             cached_normal_blocks=self.cached_normal_blocks - hit.cached_normal_blocks,
@@ -125,8 +122,7 @@ class KvPool:
         if victims.blocks == 0:
             return self
         new_shadow_blocks = victims.blocks if by is KvClass.SHADOW else 0
-        return replace(
-            self,
+        return self._replace(
             shadow_blocks=self.shadow_blocks - victims.shadow + new_shadow_blocks,
             uncached_blocks=self.uncached_blocks - victims.uncached,
             cached_shadow_blocks=self.cached_shadow_blocks - victims.shadow,
@@ -137,21 +133,18 @@ class KvPool:
 
     def aged(self) -> KvPool:
         """Some time later, if nobody touches it."""
-        return replace(
-            self,
+        return self._replace(
             idle_shadow_blocks=self.cached_shadow_blocks,
             idle_normal_blocks=self.cached_normal_blocks,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowRoom:
+class ShadowRoom(NamedTuple):
     blocks: int
     limited_by: RoomReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(NamedTuple):
     """A job that has not started, and what it would start beside."""
 
     missing_blocks: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from policy.step_time import NO_BATCH, Batch
 from policy.vocabulary import Controller, Role, Slo
@@ -86,8 +86,7 @@ class SlackParams:
             raise ValueError("shadow.iteration_cap_s must be > 0 on a prefill instance, got 0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLoad:
+class JobLoad(NamedTuple):
     """What is left of one shadow job, and the context that its target already holds."""
 
     missing_tokens: int
@@ -97,8 +96,7 @@ class JobLoad:
     """Some of its tokens were scheduled before; only `request` looks at it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoad:
+class StepLoad(NamedTuple):
     """The iteration being built: what is in flight of others, and the jobs that may follow.
 
     The host keeps the smallest values itself, because it can do so without looking at every request
@@ -113,14 +111,14 @@ class StepLoad:
     """A routed one is."""
     min_tpot_s: float
     """Smallest TPOT SLO of the normal and routed requests in flight; read only while busy."""
-    min_slack_s: float = inf
-    """Of the normal ones, or a lower bound that is beyond the cap: a routed request has no slack to
-    lend, the credit protects it."""
-    planned: Batch = NO_BATCH
-    """What this iteration carries of them."""
     free_shadow_tokens: int
     jobs: tuple[JobLoad, ...]
     """The next ones, in order. A grant never exceeds what they miss together."""
+    min_slack_s: float = inf
+    """Of the normal requests in flight, or a lower bound that is beyond the cap: a routed request
+    has no slack to lend, the credit protects it."""
+    planned: Batch = NO_BATCH
+    """What this iteration carries of normal and routed requests."""
     in_flight_s: float = 0.0
     """Predicted time of the iterations that were built before and have not come back: under async
     scheduling an arrival waits for them too."""
@@ -128,8 +126,7 @@ class StepLoad:
     """What those will take out of the credit."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlackGrant:
+class SlackGrant(NamedTuple):
     """`tokens` > 0 only with GRANTED. Then `predicted_s` <= `budget_s`, except under `request` and
     `eager`, which look at no budget: both are 0."""
 

@@ -69,11 +69,11 @@ def a_load(*requests: InFlight, **changes: Any) -> StepLoad:
         free_shadow_tokens=10_000,
         jobs=(A_JOB,),
     )
-    return replace(load, **changes)
+    return load._replace(**changes)
 
 
 def a_job(missing_tokens: int, **changes: Any) -> JobLoad:
-    return replace(A_JOB, missing_tokens=missing_tokens, **changes)
+    return A_JOB._replace(missing_tokens=missing_tokens, **changes)
 
 
 def tokens_planned(tokens: int) -> Batch:
@@ -95,7 +95,7 @@ ROUTED_FAST = InFlight(0.0, routed=True, tpot_s=0.2)
 FAST_80_MS = InFlight(0.08, tpot_s=0.1)
 PREFILLING = InFlight(1.8, tpot_s=0.01)
 ON_P = {"role": Role.PREFILL}
-STARTED = replace(A_JOB, started=True)
+STARTED = A_JOB._replace(started=True)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_harvest_stretches_every_busy_iteration_by_credit_and_ignores_slack(
     [(0.24, SlackReason.UNLIKELY), (0.25, SlackReason.GRANTED)],
 )
 def test_predictive_is_gated_by_probability(probability: float, reason: SlackReason) -> None:
-    load = a_load(jobs=(replace(A_JOB, probability=probability),))
+    load = a_load(jobs=(A_JOB._replace(probability=probability),))
     assert a_controller(controller=Controller.PREDICTIVE).grant(load, PER_TOKEN).reason is reason
 
 
@@ -217,7 +217,7 @@ def test_request_looks_at_the_waiting_queue_and_at_nothing_else(
 ) -> None:
     for role in Role:
         controller = a_controller(controller=Controller.REQUEST, role=role)
-        grant = controller.grant(replace(load, jobs=(*load.jobs, a_job(9))), PER_TOKEN)
+        grant = controller.grant(load._replace(jobs=(*load.jobs, a_job(9))), PER_TOKEN)
         assert (grant.tokens, grant.reason) == (tokens, reason)
 
 
@@ -512,4 +512,4 @@ def test_trust_bounds_the_jobs_of_an_iteration_together() -> None:
     model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=40)
     for load in (a_load(), a_load(InFlight(0.2))):
         jobs = tuple(a_job(30) for _ in range(3))
-        assert a_controller().grant(replace(load, jobs=jobs), model).tokens == 40
+        assert a_controller().grant(load._replace(jobs=jobs), model).tokens == 40
