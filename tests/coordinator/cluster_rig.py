@@ -98,7 +98,7 @@ def commands_naming(text: str) -> list[str]:
     return [line for line in found if text in line]
 
 
-def until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+def until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
