@@ -172,19 +172,19 @@ class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
 
 
-class _CachedTokens(msgspec.Struct):
+class CachedTokens(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
-    prompt_tokens_details: _CachedTokens | None = None
+    prompt_tokens_details: CachedTokens | None = None
 
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: Usage | None = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
 
@@ -194,7 +194,7 @@ async def _read_stream(response: aiohttp.ClientResponse, sent_s: float, what: st
         p_instance=response.headers.get("x-shadowprefill-p-instance", ""),
         d_instance=response.headers.get("x-shadowprefill-d-instance", ""),
     )
-    usage: _Usage | None = None
+    usage: Usage | None = None
     async for data in sse_events(response):
         if data == b"[DONE]":
             break

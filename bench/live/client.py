@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import msgspec
 
-from bench.demo.client import reason_of, refusal_of, sse_events
+from bench.demo.client import Usage, reason_of, refusal_of, sse_events
 from bench.demo.errors import CallFailed
 
 if TYPE_CHECKING:
@@ -46,19 +46,9 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: _Details | None = None
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: Any = None
 
 
@@ -112,7 +102,7 @@ async def complete(
 
 async def _read(response: aiohttp.ClientResponse, sent_s: float, what: str) -> Completion:
     done = Completion(instance=response.headers.get("x-shadowprefill-p-instance", ""))
-    usage: _Usage | None = None
+    usage: Usage | None = None
     async for data in sse_events(response):
         if data == b"[DONE]":
             break

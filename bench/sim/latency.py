@@ -123,6 +123,7 @@ class LatencyModel:
     def linear_table_s(self, max_tokens: int) -> np.ndarray:
         """`linear_s` of 0 to `max_tokens`; an iteration of no token takes no time."""
         table = np.zeros(max_tokens + 1)
+        # Functions of numbers: numpy evaluates the same ones on an array.
         table[1:] = self._layers.linear_s(np.arange(1.0, max_tokens + 1))  # type: ignore[arg-type]
         return table
 
