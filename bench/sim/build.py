@@ -36,6 +36,9 @@ class RoutedWork(NamedTuple):
 
     session: RoutedSession
     route: Route
+    told: tuple[tuple[float, ...], ...] = ()
+    """At each call, how likely each pool serves the next one: a router's scores or an agent's plan.
+    Empty where nobody tells; then past sessions do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ def _instances_and_models(cluster: Cluster) -> tuple[list[InstanceRow], list[Mod
     models: list[ModelRow] = []
     for number, pool in enumerate(cluster.pools):
         row = model_row(cluster, pool.latency)
+        row.gpus = pool.latency.tensor_parallel
         row.first_prefill = len(instances)
         row.prefill_count = pool.colocated + pool.prefill
         row.first_decode = row.first_prefill + pool.prefill
@@ -171,7 +175,7 @@ def _session_calls(
 ) -> tuple[list[RequestRow], list[SessionRow]]:
     calls: list[RequestRow] = []
     sessions: list[SessionRow] = []
-    for number, (session, route) in enumerate(workload.sessions):
+    for number, (session, route, _) in enumerate(workload.sessions):
         if len(route) != len(session.calls):
             raise ValueError(
                 f"session {session.session_id} has {len(session.calls)} calls, "

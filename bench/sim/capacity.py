@@ -16,7 +16,7 @@ from bench.workloads.traffic import drawn_traffic
 if TYPE_CHECKING:
     from bench.sim.cluster import Cluster
     from bench.sim.latency import LatencyModel
-    from bench.sim.simulation import Outcome
+    from bench.sim.outcome import Outcome
     from bench.workloads.traffic import LengthLaw
 
 ATTAINMENT = 0.9

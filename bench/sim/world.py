@@ -49,6 +49,8 @@ class ModelRow:
     prefill_s_per_token: float = 0.0
     """What placement reckons a token of a waiting prompt with."""
     transfer_s_per_token: float = 0.0
+    gpus: int = 1
+    """Of one instance."""
     first_prefill: int = 0
     """Instances that prefill for this model (colocated ones too) are numbered from here."""
     prefill_count: int = 0
@@ -89,6 +91,8 @@ class InstanceRow:
     busy_s: float = 0.0
     evicted_tokens: int = 0
     computed_tokens: int = 0
+    shadow_computed_tokens: int = 0
+    shadow_used_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -115,6 +119,10 @@ class RequestRow:
     finish_iteration: int = NONE
     """Of the instance that decodes it: each of its iterations gives one token, so there is nothing
     to count while they run."""
+    host_tokens: int = 0
+    shadow_tokens: int = 0
+    oracle_tokens: int = 0
+    """Parts of the cached ones."""
     moved_tokens: int = 0
     """What the decode instance lacked."""
     admitted_s: float = NEVER_S

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,12 +14,15 @@ from bench.sim.cluster import Cluster, ModelPool
 from bench.sim.compiled import HAS_NUMBA
 from bench.sim.conservation import check
 from bench.sim.latency import Chunk, Iteration, LatencyModel
-from bench.sim.simulation import Outcome, Simulation
+from bench.sim.simulation import Simulation
 from bench.workloads.lengths import azure_2024
 from bench.workloads.routers import markov_route, uniform_switches
 from bench.workloads.sessions import RoutedSession, SessionCall, draw_sessions
 from bench.workloads.trace import Trace
 from bench.workloads.traffic import drawn_traffic
+
+if TYPE_CHECKING:
+    from bench.sim.outcome import Outcome
 
 LLAMA, GEMMA = LatencyModel("Llama-3.1-8B"), LatencyModel("Gemma-7B")
 """Gemma's KV pool holds 124,761 tokens: small enough to fill."""
