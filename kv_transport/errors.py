@@ -1,10 +1,14 @@
 """What can go wrong while KV moves between instances, and the caller's next move.
 
 * KvTransportError
-  + KvParamsInvalid   the peer answered something we cannot read; do not retry it, recompute
+  + KvParamsInvalid   a hand-off that cannot be read; do not try it again, compute the prompt
+    - HandOffForeign  it is not of one of our prefill instances, or not of this prompt; the same
+    - HandOffUsed     its blocks were let go once it was read; the same
+    - HandOffExpired  the other side may have given its blocks away by now; the same
   + LinkError
-    - PullTimeout     the pull did not finish in time; recompute is safe
-    - PeerGone        the peer restarted or died; place the request again"""
+    - PullTimeout     the transfer has not ended in time; computing is safe, but its target blocks
+                      stay aside until it ends
+    - PeerGone        the other end restarted or died; place the request again"""
 
 
 class KvTransportError(Exception):
@@ -12,7 +16,19 @@ class KvTransportError(Exception):
 
 
 class KvParamsInvalid(KvTransportError):
-    """A hand-off that is not one: recompute the prompt on D."""
+    """A hand-off that is not one: compute the prompt on D."""
+
+
+class HandOffForeign(KvParamsInvalid):
+    """Not signed by an engine of this cluster for this prompt: compute the prompt on D."""
+
+
+class HandOffUsed(KvParamsInvalid):
+    """A hand-off is consumed once: compute the prompt on D."""
+
+
+class HandOffExpired(KvParamsInvalid):
+    """The lease of its blocks is over, or nearly: compute the prompt on D."""
 
 
 class LinkError(KvTransportError):
@@ -20,7 +36,8 @@ class LinkError(KvTransportError):
 
 
 class PullTimeout(LinkError):
-    """A pull that made no progress within its limit; the decode side recomputes the prompt."""
+    """A transfer that did not end within its limit: compute the prompt, and keep the blocks that it
+    may still write to."""
 
 
 class PeerGone(LinkError):
