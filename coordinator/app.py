@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 
 from coordinator.call_book import CallBook
 from coordinator.calls import NoShadow
+from coordinator.cluster_api import ClusterApi
+from coordinator.cluster_view import ClusterViews
 from coordinator.control_api import ControlApi
 from coordinator.delivery import Delivery
 from coordinator.errors import BodyInvalid, CallError
@@ -27,6 +29,8 @@ from coordinator.openai_api import KINDS, OpenAiApi
 from coordinator.pd_flow import PdFlow
 from coordinator.routers import Routing, build_router
 from coordinator.session_store import MemoryStore
+from coordinator.session_view import SessionViews
+from coordinator.sessions_api import SessionsApi
 from coordinator.shadow_flow import ShadowFlow
 from coordinator.wire import Wire
 from policy.vocabulary import Controller
@@ -105,22 +109,29 @@ def create_app(
         book=book,
     )
     health = Health(config=config, cluster=cluster, client=client)
-    control = ControlApi(
-        config=config,
-        sessions=sessions,
-        shadow=hooks,
-        health=health,
-        metrics=metrics,
-        started_at=int(time.time()),
+    control = ControlApi(config=config, health=health, metrics=metrics, started_at=int(time.time()))
+    sessions_api = SessionsApi(
+        sessions=sessions, shadow=hooks, views=SessionViews(book=book, clock=clock)
     )
+    views = ClusterViews(
+        config=config,
+        cluster=cluster,
+        health=health,
+        shadow=hooks,
+        metrics=metrics,
+        clock=clock,
+        started_s=clock(),
+    )
+    cluster_api = ClusterApi(cluster=cluster, sessions=sessions, views=views)
 
     app = CoordinatorApp(title="ShadowPrefill coordinator", lifespan=_lifespan(health, hooks, wire))
     app.hot = OpenAiApi(
         flow=flow, metrics=metrics, max_body_bytes=limits.max_body_bytes, clock=clock
     )
     app.state.cluster, app.state.sessions, app.state.health = cluster, sessions, health
-    app.state.metrics = metrics
-    app.include_router(control.router())
+    app.state.metrics, app.state.shadow = metrics, hooks
+    for api in (control, sessions_api, cluster_api):
+        app.include_router(api.router())
     app.add_exception_handler(CallError, _call_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _parameter_error)

@@ -44,6 +44,7 @@ class CallBook:
         """Counts the call in its session, before any engine hears of it."""
         session.calls_total += 1
         session.active_calls += 1
+        session.history_bytes = body.prompt_bytes
         call = CallContext(
             kind=body.kind,
             number=session.calls_total,
@@ -53,7 +54,7 @@ class CallBook:
             stream=body.stream,
             body_fields=body.fields,
             started_s=started_s,
-            prompt_tokens_estimate=int(body.prompt_bytes / self._bytes_per_token[model]) + 1,
+            prompt_tokens_estimate=self.tokens_of(model, body.prompt_bytes),
         )
         # Before the flows hear of it: a shadow that is superseded now still counts if it was hit.
         warmth = session.warmth_of(model)
@@ -63,10 +64,16 @@ class CallBook:
         session.current_model = model
         call.request_class = self._class_of(session)
         call.slo = slo_of(self._models[model], call.request_class, wish)
-        call.record = CallRecord(call=call.number, model=model, is_switch=call.is_switch)
+        call.record = CallRecord(
+            call=call.number, model=model, is_switch=call.is_switch, started_s=started_s
+        )
         session.record(call.record)
         self._metrics.calls_in_flight += 1
         return call
+
+    def tokens_of(self, model: str, text_bytes: float) -> int:
+        """Estimate, from what prompts of the model were like so far."""
+        return int(text_bytes / self._bytes_per_token[model]) + 1
 
     def placed(self, session: Session, call: CallContext, pair: Pair) -> None:
         """Another P than the sticky one holds nothing of the session, as far as we know."""
@@ -96,6 +103,8 @@ class CallBook:
         session.active_calls -= 1
         if call.prompt_tokens is not None:
             self._learn(call, call.prompt_tokens)
+            answer_bytes = (call.output_tokens or 0) * self._bytes_per_token[call.model]
+            session.history_bytes += int(answer_bytes)
             self._warm(session, call, call.prompt_tokens)
         self._metrics.calls_in_flight -= 1
         self._metrics.call_ended(call, outcome, record.shadow_tokens)
@@ -115,7 +124,11 @@ class CallBook:
 
     def _warm(self, session: Session, call: CallContext, prompt_tokens: int) -> None:
         record, warmth = call.record, session.warmth_of(call.model)
+        block_size = self._models[call.model].block_size
         warmth.decode_instance = record.d_instance
+        warmth.touched_s = self._clock()
+        decoded = after_call(prompt_tokens, call.output_tokens or 0, block_size)
+        warmth.decode_tokens = decoded.own_tokens
         if call.is_decode_alone:
             return  # P holds what it held before
         held = HeldPrefix(
@@ -125,7 +138,6 @@ class CallBook:
         # A P leg generates one token whatever D goes on to write.
         is_one = record.p_instance == record.d_instance
         output_tokens = (call.output_tokens or 0) if is_one else 1
-        block_size = self._models[call.model].block_size
         record.shadow_tokens = used_tokens
         warmth.used_tokens += used_tokens
         warmth.prefill_instance = record.p_instance

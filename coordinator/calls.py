@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from coordinator.shadow_counters import ShadowCounters
+
 if TYPE_CHECKING:
     import msgspec
 
@@ -102,6 +104,13 @@ class ShadowHooks(Protocol):
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         """The `shadows` part of `GET /v1/sessions/{id}`."""
 
+    @property
+    def counters(self) -> ShadowCounters: ...
+
+    @property
+    def running(self) -> int:
+        """Renders, segments and pushes running now."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -120,6 +129,14 @@ class NoShadow:
 
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         return {}
+
+    @property
+    def counters(self) -> ShadowCounters:
+        return ShadowCounters()
+
+    @property
+    def running(self) -> int:
+        return 0
 
     async def start(self) -> None: ...
 

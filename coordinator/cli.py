@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ import typer
 from configs.load import ConfigError, effective_yaml, load_config
 from coordinator import run_state
 from coordinator.engine_control import INSTANCE_IN_PATH, changes_of, tune
+from coordinator.own_version import own_version
 from coordinator.progress import output_console, say, state_table
 from coordinator.supervise import DOWN_TIMEOUT_S, end_cluster, run_detached, run_in_foreground
 from engine.control import CHANGEABLE, ControlRefused
@@ -47,7 +47,7 @@ def root(
 ) -> None:
     """Keep the next model of an agent session warm."""
     if show_version:
-        typer.echo(f"shadowprefill {_own_version()}")
+        typer.echo(f"shadowprefill {own_version()}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -165,10 +165,3 @@ def _checked(file: Path) -> ClusterConfig:
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-
-
-def _own_version() -> str:
-    try:
-        return version("shadowprefill")
-    except PackageNotFoundError:
-        return "(not installed)"

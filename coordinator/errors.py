@@ -10,6 +10,7 @@
     - MethodNotAllowed      405
     - ModelUnknown          404
     - SessionUnknown        404
+    - InstanceUnknown       404
   + EngineRejected          an engine's own 4xx: pass its body on, do not try another instance
   + NodeUnavailable         this instance cannot serve the call now: place it on another one
     - ConnectFailed         nothing was sent; mark the instance unhealthy
@@ -140,6 +141,17 @@ class SessionUnknown(ClientError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"the session {session_id!r} does not exist; it may have expired")
+
+
+class InstanceUnknown(ClientError):
+    """No such instance."""
+
+    status = 404
+    code = "instance_not_found"
+    param = "name"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"the instance {name!r} does not exist; known instances are {known}")
 
 
 class EngineRejected(CallError):

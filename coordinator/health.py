@@ -75,7 +75,8 @@ class Health:
             role = self.cluster.missing_role(model)
             if role is not None:
                 errors = [
-                    f"{one.name}: {one.last_error}" for one in self.cluster.of_model(model, role)
+                    f"{one.name}: {one.last_error or 'not probed yet'}"
+                    for one in self.cluster.of_model(model, role)
                 ]
                 reasons[model] = f"no healthy {role.value} instance ({'; '.join(errors)})"
             elif not probe.passed:

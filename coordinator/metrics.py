@@ -61,6 +61,7 @@ class Metrics:
             "shadowprefill_calls_in_flight", "Calls running now", registry=self.registry
         )
         self.calls_in_flight = 0
+        self.shadow_tokens_used = 0
         self._counted: dict[tuple[Counter, tuple[str, ...]], float] = {}
         """Since the last exposition."""
         self._ttft_children: dict[tuple[str, ...], Histogram] = {}
@@ -71,6 +72,7 @@ class Metrics:
             self._add(self._prompt, call.prompt_tokens, call.model)
             self._add(self._cached, call.cached_tokens or 0, call.model)
             self._add(self._used, used_tokens, call.model)
+            self.shadow_tokens_used += used_tokens
 
     def first_byte(self, call: CallContext, ttft_s: float) -> None:
         key = (call.model, call.request_class, "yes" if call.is_switch else "no")

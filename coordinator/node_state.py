@@ -58,7 +58,7 @@ class Instance:
     inflight_calls: int = 0
     failures: int = 0
     """Legs that failed there in a row."""
-    last_error: str = field(default="not probed yet", repr=False)
+    last_error: str = field(default="", repr=False)
     handoff_s: float = 0.0
     """From a hand-off sent to this D to its first byte (running mean): transfer, queue, first
     iteration. 0: none was seen."""
@@ -172,7 +172,7 @@ class Cluster:
     """All instances, by name and by model."""
 
     def __init__(self, config: ClusterConfig, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._models = config.models
         self._retry_after_s = max(1, round(config.coordinator.probe_interval_s))
         self._suspect_s = config.coordinator.first_byte_timeout_s
@@ -205,7 +205,8 @@ class Cluster:
             return Pair(prefill, decode, sticky, sticky)
         placed = self.placement.place(session, model, 0)
         pair = placed._replace(prefill=prefill or placed.prefill, decode=decode or placed.decode)
-        warmth.decode_instance = pair.decode.name
+        if warmth.decode_instance != pair.decode.name:
+            warmth.decode_instance, warmth.decode_tokens = pair.decode.name, 0
         if pair.prefill.role is not Role.DECODE and warmth.prefill_instance != pair.prefill.name:
             # What the lost one held, the new one does not.
             warmth.prefill_instance = pair.prefill.name
@@ -227,7 +228,7 @@ class Cluster:
 
     def timed_out(self, instance: Instance, error: str) -> None:
         """Its front end may be fine while its engine hangs, which a health probe cannot see."""
-        instance.suspect_until_s = self._clock() + self._suspect_s
+        instance.suspect_until_s = self.clock() + self._suspect_s
         self.failed(instance, error)
 
     def failed(self, instance: Instance, error: str) -> None:

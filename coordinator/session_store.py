@@ -6,9 +6,11 @@ first, because any plain request makes one."""
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from coordinator.sessions import Session
 
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 UNNAMED_PREFIX = "auto-"
+
+
+class Page(NamedTuple):
+    """Part of a list of sessions, the most recently used first."""
+
+    sessions: list[Session]
+    total: int
 
 
 class SessionStore(Protocol):
@@ -36,7 +45,8 @@ class SessionStore(Protocol):
 
     async def remove(self, tenant: str, session_id: str) -> Session | None: ...
 
-    async def of_tenant(self, tenant: str) -> list[Session]: ...
+    async def page(self, tenant: str | None, offset: int, limit: int) -> Page:
+        """Of one tenant, or (None) of all."""
 
 
 class MemoryStore:
@@ -56,6 +66,7 @@ class MemoryStore:
         self._on_dropped = on_dropped
         self._named: OrderedDict[Key, Session] = OrderedDict()  # least recently used first
         self._unnamed: OrderedDict[Key, Session] = OrderedDict()
+        self._by_tenant: dict[str, OrderedDict[Key, Session]] = {}
         self._by_history: dict[tuple[str, bytes], OrderedDict[Key, Session]] = {}
 
     def __len__(self) -> int:
@@ -100,13 +111,17 @@ class MemoryStore:
             self._drop(session)
         return session
 
-    async def of_tenant(self, tenant: str) -> list[Session]:
+    async def page(self, tenant: str | None, offset: int, limit: int) -> Page:
         self._expire()
-        return [session for session in self._all() if session.tenant == tenant]
+        newest_first, total = self._all(), len(self)
+        if tenant is not None:
+            own = self._by_tenant.get(tenant, OrderedDict())
+            newest_first, total = reversed(own.values()), len(own)
+        return Page(list(islice(newest_first, offset, offset + limit)), total)
 
     def _all(self) -> Iterable[Session]:
-        yield from self._named.values()
-        yield from self._unnamed.values()
+        shelves = (reversed(shelf.values()) for shelf in (self._named, self._unnamed))
+        return heapq.merge(*shelves, key=lambda session: session.used_s, reverse=True)
 
     def _shelf(self, session: Session) -> OrderedDict[Key, Session]:
         return self._named if session.identified else self._unnamed
@@ -117,11 +132,13 @@ class MemoryStore:
             shelf = self._unnamed or self._named
             self._drop(next(iter(shelf.values())))
         self._shelf(session)[session.key] = session
+        self._by_tenant.setdefault(session.tenant, OrderedDict())[session.key] = session
         return session
 
     def _touch(self, session: Session) -> None:
         session.used_s = self._clock()
         self._shelf(session).move_to_end(session.key)
+        self._by_tenant[session.tenant].move_to_end(session.key)
 
     def _expired(self, session: Session) -> bool:
         return session.active_calls == 0 and self._clock() - session.used_s > self._ttl_s
@@ -133,6 +150,10 @@ class MemoryStore:
 
     def _drop(self, session: Session) -> None:
         del self._shelf(session)[session.key]
+        own = self._by_tenant[session.tenant]
+        del own[session.key]
+        if not own:
+            del self._by_tenant[session.tenant]
         self._forget_history(session)
         self._on_dropped(session)
 

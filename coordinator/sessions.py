@@ -43,6 +43,8 @@ class CallRecord(msgspec.Struct, kw_only=True):
     d_instance: str | None = None
     finish_reason: str | None = None
     error: str | None = None
+    started_s: float = 0.0
+    """Clock of the store."""
 
 
 class Warmth(msgspec.Struct, kw_only=True, eq=False):
@@ -51,10 +53,15 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
     pd_flow writes the call part, shadow_flow the shadow part, except that pd_flow resets
     `shadow_tokens` to 0 when a call of the model has ended: its own prefix covers it then."""
 
+    touched_s: float = 0.0
+    """When a call or a segment last ended there (clock of the store); 0: none did."""
+
     prefill_instance: str | None = None
     decode_instance: str | None = None
     own_tokens: int = 0
     """Prompt and output of the last call there, as the prefix cache may hold them."""
+    decode_tokens: int = 0
+    """Leading tokens that D holds, where P and D are apart: of the last call and of pushes."""
 
     shadow_tokens: int = 0
     """End of the finished shadow prefix (counted from the start of the prompt); 0: none."""
@@ -62,6 +69,8 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
     """End of the segment in flight; 0: none."""
     covered_tokens: int = 0
     missing_tokens: int = 0
+    rendered_call: int = 0
+    """Number of the call up to which the sum of these two is the history's exact length."""
     computed_tokens: int = 0
     used_tokens: int = 0
     pushed_tokens: int = 0
@@ -75,6 +84,17 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
     def warm_tokens(self) -> int:
         """Leading tokens of the next prompt that are believed to be held."""
         return max(self.own_tokens, self.shadow_tokens)
+
+    @property
+    def pending_tokens(self) -> int:
+        """Computed by shadow work, not used yet, and still of use to the next call."""
+        unused_tokens = self.computed_tokens - self.used_tokens
+        return max(0, min(self.shadow_tokens - self.own_tokens, unused_tokens))
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Computed by shadow work and of no use any more."""
+        return max(0, self.computed_tokens - self.used_tokens - self.pending_tokens)
 
 
 class Session(msgspec.Struct, kw_only=True, eq=False):
@@ -98,6 +118,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """Per model key; `warmth_of` creates the entry."""
     history_digest: bytes = b""
     """Digest over the messages of the last call; how an unnamed session is found again."""
+    history_bytes: int = 0
+    """Of the last call's prompt, and of its answer once it has ended (estimate)."""
     used_s: float = 0.0
     """When the last call began or ended (clock of the store)."""
 

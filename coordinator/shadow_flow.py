@@ -53,11 +53,11 @@ class ShadowFlow:
     """The hooks of `coordinator.calls.ShadowHooks`, and the tasks behind them."""
 
     def __init__(self, config: ClusterConfig, cluster: Cluster) -> None:
-        self.counters = ShadowCounters()
+        self._counters = ShadowCounters()
         self._config = config
         self._models = tuple(key for key, model in config.models.items() if model.shadow)
         self._prior = SwitchPrior()
-        self._worker = ShadowWorker(config, cluster, self.counters)
+        self._worker = ShadowWorker(config, cluster, self._counters)
         self._sessions: dict[SessionKey, _SessionShadows] = {}
         self._feeds: dict[int, CallFeed] = {}
         """By id of the call, which the feed keeps alive."""
@@ -129,6 +129,14 @@ class ShadowFlow:
         return {model: _shown(session, model, jobs.get(model)) for model in models}
 
     @property
+    def counters(self) -> ShadowCounters:
+        return self._counters
+
+    @property
+    def running(self) -> int:
+        return self._worker.running
+
+    @property
     def _is_on(self) -> bool:
         return self._config.shadow.controller is not Controller.OFF
 
@@ -163,7 +171,7 @@ class ShadowFlow:
             self._advance(feed)
         except Exception:
             logger.exception("shadow of a call of session %s failed", feed.session.id)
-            self.counters.failed["bug"] += 1
+            self._counters.failed["bug"] += 1
             self._feeds.pop(id(feed.call), None)
 
     def _advance(self, feed: CallFeed) -> None:
@@ -188,7 +196,7 @@ class ShadowFlow:
         """Reads what a call brought and decides whose jobs it extends; False: nobody's."""
         history = feed.open(self._targets(feed))
         if isinstance(history, NoHistory):
-            self.counters.skipped[history] += 1
+            self._counters.skipped[history] += 1
             return False
         return True
 
@@ -201,7 +209,7 @@ class ShadowFlow:
             self._extend(shadows, feed, feed.grown())
             return
         if feed.ok:
-            self.counters.skipped["unreadable_answer"] += 1
+            self._counters.skipped["unreadable_answer"] += 1
         # What was said before it failed will not be in the next prompt.
         self._extend(shadows, feed, feed.history)
 
@@ -223,7 +231,7 @@ class ShadowFlow:
             gate = max(gate, PREDICTIVE_GATE)
         ranked = rank_targets(call.model, probabilities, shadow.top_k, gate)
         for left_out in ranked.left_out:
-            self.counters.skipped[left_out.reason] += 1
+            self._counters.skipped[left_out.reason] += 1
         return ranked.chosen
 
     def _job(self, shadows: _SessionShadows, session: Session, model: str) -> ShadowJob:

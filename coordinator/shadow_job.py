@@ -115,6 +115,7 @@ class ShadowJob:
         self.bytes_per_token = history.size_bytes / max(1, len(wanted))
         self.warmth.shadow_tokens = min(self.warmth.shadow_tokens, shadow)
         self.warmth.running_tokens = self.in_flight
+        self.warmth.rendered_call = self.session.calls_total
         self._report()
         return same_p and self.in_flight <= common
 
@@ -161,6 +162,7 @@ class ShadowJob:
         moved = max(0, end - self.pushed)
         self.pushed = max(self.pushed, end)
         self.warmth.pushed_tokens += moved
+        self._report()
         return moved
 
     def lost_push(self) -> None:
@@ -244,6 +246,7 @@ class ShadowJob:
     def _report(self) -> None:
         warmth = self.warmth
         warmth.covered_tokens, warmth.missing_tokens = self.covered, self.missing_tokens
+        warmth.decode_tokens = self.pushed
         warmth.switch_probability = self.probability
 
 

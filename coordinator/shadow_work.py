@@ -70,6 +70,10 @@ class ShadowWorker:
         if job.stop():
             self._counters.cancelled[reason] += 1
 
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
     async def stop(self) -> None:
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -144,6 +148,7 @@ class ShadowWorker:
         finally:
             if granted and remote_kv is None:
                 self._slots.give_back(pair.decode)
+        job.warmth.touched_s = self._cluster.clock()
         self._counters.segments += not step.is_push
         self._counters.computed_tokens += job.computed(step.end, done.cached_tokens)
         if remote_kv is not None:

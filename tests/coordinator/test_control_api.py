@@ -136,15 +136,17 @@ async def test_a_sessions_record_names_every_call() -> None:
             "model",
             "calls",
             "shadows",
+            "summary",
             "shadow_tokens_computed",
             "shadow_tokens_used",
+            "shadow_tokens_wasted",
         }
 
 
 async def test_cached_tokens_beyond_the_sessions_own_are_the_shadows() -> None:
     async with a_coordinator(TWO_PD) as rig:
         await rig.chat(a_chat(WORDS), x_session_id="s")
-        (session,) = await rig.app.state.sessions.of_tenant("anonymous")
+        (session,), _ = await rig.app.state.sessions.page("anonymous", 0, 10)
         warmth = session.warmth_of("large")
         warmth.prefill_instance, warmth.decode_instance = "large-p", "large-d"
         warmth.shadow_tokens, warmth.computed_tokens = 256, 256
@@ -167,7 +169,7 @@ async def test_a_switch_finds_what_the_shadow_flow_computed(layout: dict[str, An
         reply = await rig.chat(a_chat(messages=messages), x_session_id="s")
         messages.append(reply.json()["choices"][0]["message"])
         messages.append({"role": "user", "content": "go on"})
-        (session,) = await rig.app.state.sessions.of_tenant("anonymous")
+        (session,), _ = await rig.app.state.sessions.page("anonymous", 0, 10)
         await until(lambda: session.warmth_of("large").shadow_tokens >= 288, "large is warm")
         await rig.chat(a_chat(messages=messages, model="large"), x_session_id="s")
         shown = (await rig.client.get("/v1/sessions/s")).json()

@@ -1,0 +1,170 @@
+"""What the control API answers: every shape with its fields, as the OpenAPI page shows them.
+
+Fields are only ever added: the dashboard, the command line and routers of others read these."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from configs.schema import ShadowConfig  # noqa: TC001  pydantic resolves it
+from coordinator.sessions import ShadowState  # noqa: TC001
+from policy.vocabulary import Controller, Role  # noqa: TC001
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelWarmth(Shape):
+    """One model of one session. Tokens are counted from the start of the session's next prompt."""
+
+    p_instance: str | None = Field(description="Prefill (or colocated) instance it returns to")
+    d_instance: str | None = Field(description="Decode (or colocated) instance it returns to")
+    history_tokens: int = Field(description="The session's history in this model's tokens")
+    history_exact: bool = Field(description="False: history_tokens is an estimate from bytes")
+    p_warm_tokens: int = Field(description="Leading tokens that the prefill instance holds")
+    d_warm_tokens: int = Field(description="Leading tokens that the decode instance holds")
+    missing_tokens: int = Field(description="What a call would compute of the history now")
+    age_s: float | None = Field(description="Since a call or a shadow segment last ended there")
+    shadow_tokens_computed: int
+    shadow_tokens_used: int = Field(description="Found by calls, and there only by shadow work")
+    shadow_tokens_pending: int = Field(description="Not used yet, but of use to the next call")
+    shadow_tokens_wasted: int = Field(description="Computed, and of no use any more")
+    shadow_state: ShadowState
+    switch_probability: float = Field(description="That the next call goes here, when last asked")
+
+
+class SessionRow(Shape):
+    session_id: str
+    tenant: str = Field(description="First characters of the tenant's id")
+    kind: str = Field(description="chat or text")
+    is_named: bool = Field(description="False: recognised by the history that a call extends")
+    model: str | None = Field(description="Model of the last call")
+    calls: int
+    active_calls: int = Field(description="Running now")
+    switches: int
+    shadow_enabled: bool
+    idle_s: float = Field(description="Since a call last began or ended")
+    models: dict[str, ModelWarmth]
+
+
+class SessionList(Shape):
+    object: Literal["list"] = "list"
+    data: list[SessionRow] = Field(description="The most recently used first")
+    total: int
+    offset: int
+    limit: int
+
+
+class CallRow(Shape):
+    call: int
+    model: str
+    is_switch: bool
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    shadow_tokens: int = Field(description="Of these, put there by a shadow")
+    output_tokens: int | None
+    ttft_ms: float | None
+    e2el_ms: float | None
+    p_instance: str | None
+    d_instance: str | None
+    finish_reason: str | None
+    error: str | None
+    age_s: float | None = Field(description="Since the call arrived")
+
+
+class ShadowRow(Shape):
+    """What the shadow job of one model has done for a session."""
+
+    state: ShadowState
+    covered_tokens: int
+    missing_tokens: int
+    computed_tokens: int
+    used_tokens: int
+    pushed_tokens: int
+    segments: int
+    superseded: int
+    failed: int
+    switch_probability: float
+
+
+class SessionDetail(Shape):
+    session_id: str
+    model: str | None
+    summary: SessionRow
+    calls: list[CallRow] = Field(description="The last thousand at most")
+    shadows: dict[str, ShadowRow]
+    shadow_tokens_computed: int
+    shadow_tokens_used: int
+    shadow_tokens_wasted: int
+
+
+class Finished(Shape):
+    session_id: str
+    calls: int
+    finished: Literal[True] = True
+
+
+class InstanceRow(Shape):
+    name: str
+    model: str
+    role: Role
+    url: str
+    metrics_url: str | None = Field(description="Series of the scheduler in the engine")
+    healthy: bool
+    state: Literal["healthy", "suspect", "unhealthy"] = Field(
+        description="suspect: let a call time out; others are preferred for a while"
+    )
+    last_error: str | None
+    silent_probes: int = Field(description="Health probes in a row without an answer")
+    failures: int = Field(description="Legs that failed there in a row")
+    inflight_calls: int = Field(description="Legs running there, as far as this coordinator knows")
+    inflight_tokens: int = Field(description="Uncached prompt tokens of them (estimate)")
+    handoff_s: float | None = Field(description="From a hand-off to D's first byte, running mean")
+
+
+class InstanceList(Shape):
+    object: Literal["list"] = "list"
+    data: list[InstanceRow]
+
+
+class ModelSummary(Shape):
+    ready: bool
+    why_not: str | None
+    is_disaggregated: bool
+    shadow: bool = Field(description="Whether it is a target of shadow jobs")
+    max_model_len: int
+    instances: int
+    healthy_instances: int
+
+
+class ShadowSummary(Shape):
+    """Totals of all sessions since the start, the forgotten ones included."""
+
+    computed_tokens: int
+    used_tokens: int
+    pushed_tokens: int
+    segments: int
+    jobs: int
+    running: int = Field(description="Renders, segments and pushes running now")
+
+
+class ClusterSummary(Shape):
+    version: str
+    profile: str
+    controller: Controller
+    uptime_s: float
+    ready: bool
+    models: dict[str, ModelSummary]
+    instances: int
+    healthy_instances: int
+    sessions: int
+    calls_in_flight: int
+    shadow: ShadowSummary
+
+
+class ConfigInForce(Shape):
+    shadow: ShadowConfig = Field(description="As changed since the start")
+    cluster: dict[str, object] = Field(description="The whole configuration, secrets masked")

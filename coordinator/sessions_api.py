@@ -1,0 +1,84 @@
+"""`/v1/sessions`: what the coordinator knows of a tenant's sessions, and their end.
+
+Another tenant's session and one that does not exist are the same thing here: both are looked up
+under the caller's own tenant and answered alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from coordinator.control_answer import NOT_FOUND, shown
+from coordinator.control_shapes import Finished, SessionDetail, SessionList
+from coordinator.errors import SessionUnknown
+from coordinator.session_identity import tenant_of
+
+if TYPE_CHECKING:
+    from coordinator.calls import ShadowHooks
+    from coordinator.session_store import SessionStore
+    from coordinator.session_view import SessionViews
+    from coordinator.sessions import Session
+
+Offset = Annotated[int, Query(ge=0, le=10_000_000)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsApi:
+    sessions: SessionStore
+    shadow: ShadowHooks
+    views: SessionViews
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["sessions"])
+        add, one = router.add_api_route, "/v1/sessions/{session_id:path}"
+        add("/v1/sessions", self.list_sessions, methods=["GET"], response_model=SessionList)
+        add(
+            one + "/finish",
+            self.finish,
+            methods=["POST"],
+            response_model=Finished,
+            responses=NOT_FOUND,
+        )
+        add(one, self.session, methods=["GET"], response_model=SessionDetail, responses=NOT_FOUND)
+        add(one, self.finish, methods=["DELETE"], response_model=Finished, responses=NOT_FOUND)
+        add(
+            "/finish_session",
+            self.finish,
+            methods=["POST"],
+            response_model=Finished,
+            responses=NOT_FOUND,
+        )
+        return router
+
+    async def list_sessions(
+        self, request: Request, offset: Offset = 0, limit: Limit = 100
+    ) -> Response:
+        """The caller's sessions, the most recently used first, with what is warm on each model."""
+        page = await self.sessions.page(_tenant(request), offset, limit)
+        rows = [self.views.row(session) for session in page.sessions]
+        return shown(SessionList(data=rows, total=page.total, offset=offset, limit=limit))
+
+    async def session(self, request: Request, session_id: str) -> Response:
+        """One session: its calls, and what is warm on each model."""
+        session = await self._session(request, session_id)
+        return shown(self.views.detail(session, self.shadow.snapshot(session)))
+
+    async def finish(self, request: Request, session_id: str) -> Response:
+        """Forgets the session and stops its shadow work. Calls that run go on to their end."""
+        session = await self.sessions.remove(_tenant(request), session_id)
+        if session is None:
+            raise SessionUnknown(session_id)
+        return shown(Finished(session_id=session_id, calls=session.calls_total))
+
+    async def _session(self, request: Request, session_id: str) -> Session:
+        session = await self.sessions.get(_tenant(request), session_id)
+        if session is None:
+            raise SessionUnknown(session_id)
+        return session
+
+
+def _tenant(request: Request) -> str:
+    return tenant_of(dict(request.headers.raw))
