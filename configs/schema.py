@@ -83,6 +83,9 @@ class ModelConfig(Strict):
     """Overrides the profile's start coefficients."""
     pull_timeout_s: float = Field(default=20.0, gt=0)
     """Longest pull of KV on a decode instance; after it the prompt is recomputed there."""
+    kv_lease_s: int = Field(default=30, ge=10, le=3600)
+    """How long a prefill instance keeps the KV of a finished prompt for a decode instance that does
+    not read it. A pull counts up to 5 s before its end (engine.nixl)."""
     engine_args: EngineArgs = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
 

@@ -75,7 +75,10 @@ class PullScheduler(VisibleScheduler):
         # vLLM asserts on a hand-off without blocks and waits for ever for one that names no
         # engine: neither may reach it, whoever sent it.
         if wants_pull(request.kv_transfer_params):
-            prompt_tokens = request.num_prompt_tokens if self._whole_prompts else None
+            # One that is aborted at once pulls nothing, and its prompt is a dummy: by it vLLM's
+            # front end gives the blocks of a call that it refused back to the other side.
+            fits = self._whole_prompts and not request.abort_immediately
+            prompt_tokens = request.num_prompt_tokens if fits else None
             try:
                 check_pullable(request.kv_transfer_params, prompt_tokens)
             except KvParamsInvalid as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.kv_cache_interface import FullAttentionSpec, RSWASpec, iter_layer_specs
 
 from configs.features import HOST_TIER_HAZARD, feature_problem
+from engine.params import CONNECTOR_MODULE
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-HAND_OVER_CONNECTORS = ("NixlConnector", "NixlPullConnector")
+HAND_OVER_CONNECTORS = ("NixlConnector",)
+STOCK_CONNECTORS = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
 
 
 class FeatureRefused(ValueError):
@@ -63,9 +65,17 @@ def _arguments(config: VllmConfig) -> Iterator[str]:
 
 
 def _connector(config: VllmConfig, role: Role) -> Iterator[str]:
-    """A decode instance computes no shadows: any connector will do there."""
+    """A decode instance computes no shadows: any connector will do there, except one of vLLM's
+    own that reads from a prefill instance without a look at its lease."""
     transfer = config.kv_transfer_config
     name = None if transfer is None else transfer.kv_connector
+    if name in STOCK_CONNECTORS and transfer.kv_connector_module_path != CONNECTOR_MODULE:
+        yield (
+            f"kv_connector {name!r} must come from kv_connector_module_path {CONNECTOR_MODULE!r}, "
+            f"got {transfer.kv_connector_module_path!r}: vLLM's own uses KV that was read after "
+            "its lease had ended"
+        )
+        return
     known = HAND_OVER_CONNECTORS if role is Role.PREFILL else ()
     if role is not Role.DECODE and name is not None and name not in known:
         yield (

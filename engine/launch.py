@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from configs.load import ConfigError, load_config, load_profile
 from engine.compat import UnsupportedVllm, check_vllm_version
 from engine.cores import CoresInvalid, bind_thread, bound_cpus
-from engine.params import ADDITIONAL_CONFIG_KEY, SECRET_VARIABLE, EngineParams
+from engine.params import (
+    ADDITIONAL_CONFIG_KEY,
+    CONNECTOR_MODULE,
+    SECRET_VARIABLE,
+    EngineParams,
+)
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -159,9 +164,11 @@ def _owned_flags(config: ClusterConfig, name: str) -> dict[str, Any]:
     if instance.role is not Role.COLOCATED:
         flags["kv_transfer_config"] = {
             "kv_connector": "NixlConnector",
+            "kv_connector_module_path": CONNECTOR_MODULE,
             "kv_role": "kv_both",
             "kv_buffer_device": profile.kv_buffer_device,
             "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"kv_lease_duration": model.kv_lease_s},
         }
     return flags
 

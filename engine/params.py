@@ -20,6 +20,7 @@ from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 PARAMS_VERSION = 1
 ADDITIONAL_CONFIG_KEY = "shadowprefill"
+CONNECTOR_MODULE = "engine.nixl"
 SECRET_VARIABLE = "SHADOWPREFILL_ENGINE_SECRET"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]

@@ -55,6 +55,16 @@ def remote_kv_of(answer: Any) -> RemoteKv:
     return RemoteKv(answer)
 
 
+_NEEDED = (
+    "remote_engine_id",
+    "remote_request_id",
+    "remote_host",
+    "remote_port",
+    # Without it nobody can say whether the blocks are still those of the prompt.
+    "remote_blocks_expiry_time",
+)
+
+
 def wants_pull(params: dict[str, Any] | None) -> bool:
     """Whether a request on a decode instance asks for KV from elsewhere."""
     return params is not None and bool(params.get("do_remote_prefill"))
@@ -66,8 +76,7 @@ def check_pullable(params: dict[str, Any] | None, prompt_tokens: int | None) -> 
     vLLM matches blocks from the end, so KV of another prompt length would be pulled into the wrong
     places without an error. `prompt_tokens` None: the lengths differ by design (hybrid models)."""
     given = params or {}
-    needed = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
-    missing = [key for key in needed if not given.get(key)]
+    missing = [key for key in _NEEDED if not given.get(key)]
     blocks = given.get("remote_block_ids")
     if not (isinstance(blocks, list | tuple) and any(blocks)):
         missing.append("remote_block_ids")

@@ -116,7 +116,7 @@ def test_a_drafter_with_state_of_its_own_is_refused(
     [
         (Role.COLOCATED, "OffloadingConnector", "must be left out on a colocated instance"),
         (Role.COLOCATED, "NixlConnector", "must be left out on a colocated instance"),
-        (Role.PREFILL, "MultiConnector", "must be NixlConnector or NixlPullConnector on a prefill"),
+        (Role.PREFILL, "MultiConnector", "must be NixlConnector on a prefill"),
         (Role.PREFILL, "NixlConnector", None),
         (Role.DECODE, "NixlConnector", None),
         (Role.DECODE, "MultiConnector", None),  # no shadow is computed there, none is capped
@@ -129,12 +129,24 @@ def test_kv_from_elsewhere_is_refused_where_shadows_are_computed(
     connector: str,
     text: str | None,
 ) -> None:
-    transfer = KVTransferConfig(kv_connector=connector, kv_role="kv_both")
+    transfer = KVTransferConfig(
+        kv_connector=connector, kv_role="kv_both", kv_connector_module_path="engine.nixl"
+    )
     monkeypatch.setattr(config, "kv_transfer_config", transfer)
     if text is None:
         check_features(config, kv_cache(config, FULL), role)
     else:
         assert text in refusal_of(config, role=role)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+@pytest.mark.parametrize("connector", ["NixlConnector", "NixlPullConnector", "NixlPushConnector"])
+def test_a_connector_that_does_not_look_at_leases_is_refused(
+    config: VllmConfig, monkeypatch: pytest.MonkeyPatch, role: Role, connector: str
+) -> None:
+    transfer = KVTransferConfig(kv_connector=connector, kv_role="kv_both")
+    monkeypatch.setattr(config, "kv_transfer_config", transfer)
+    assert "must come from kv_connector_module_path 'engine.nixl'" in refusal_of(config, role=role)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ which moves the bytes, is played by the test."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.vllm_cpu, pytest.mark.nixl]
 
 NIXL = KVTransferConfig(
     kv_connector="NixlConnector",
+    kv_connector_module_path="engine.nixl",
     kv_role="kv_both",
     kv_buffer_device="cpu",
     kv_load_failure_policy="recompute",
@@ -62,6 +64,7 @@ def a_hand_off(tokens: int, **changes: Any) -> dict[str, Any]:
         "remote_host": "127.0.0.1",
         "remote_port": 1,
         "remote_num_tokens": tokens,
+        "remote_blocks_expiry_time": time.perf_counter() + 30.0,
         "tp_size": 1,
     } | changes
 
@@ -94,6 +97,7 @@ def test_a_hidden_shadow_hands_over_and_pins_its_blocks_until_they_are_read(mode
     assert hand_off is not None
     assert hand_off["do_remote_prefill"] is True
     assert hand_off["remote_num_tokens"] == 200
+    assert 0 < hand_off["remote_blocks_expiry_time"] - time.perf_counter() <= 30.0
     assert len(hand_off["remote_block_ids"][0]) == -(-200 // BLOCK)
     assert world.free_blocks() == free - -(-200 // BLOCK)
     assert world.scheduler.shadow_kv.pinned == {"s"}
@@ -239,8 +243,12 @@ def test_a_held_pull_is_released_by_a_call_of_its_session_and_the_other_side_is_
         a_hand_off(100, remote_block_ids=7),
         a_hand_off(100, remote_host=None),
         a_hand_off(99),
+        a_hand_off(100, remote_blocks_expiry_time=None),
     ],
-    ids=["none", "not_asked", "empty", "no_blocks", "null", "number", "no_host", "other_length"],
+    ids=[
+        *("none", "not_asked", "empty", "no_blocks", "null", "number", "no_host", "other_length"),
+        "no_lease",
+    ],
 )
 def test_without_a_usable_hand_off_a_shadow_ends_and_a_call_is_computed(
     mode: str, hand_off: dict[str, Any] | None
@@ -254,6 +262,18 @@ def test_without_a_usable_hand_off_a_shadow_ends_and_a_call_is_computed(
     assert world.finished["s"].finish_reason is FinishReason.ABORT
     assert world.finished["s"].stop_reason == "no_handoff"
     assert world.emitted == {"s": 0, "call": 2}
+
+
+def test_the_blocks_of_a_call_that_the_front_end_refused_are_given_back(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    # As AsyncLLM.notify_kv_transfer_request_rejected makes it: one token, whatever the prompt was.
+    refused = a_request("call", [0], None, 1, kv_transfer_params=a_hand_off(100))
+    refused.abort_immediately = True
+    world.add(refused)
+    world.scheduler.finish_requests("call", RequestStatus.FINISHED_ABORTED)
+    told = world.scheduler.schedule().kv_connector_metadata.reqs_to_recv
+    assert told["call"].local_block_ids == []
+    assert told["call"].remote.request_id == "p-1"
 
 
 def test_a_shadow_that_vllm_would_compute_although_it_could_be_pulled_ends(mode: str) -> None:
