@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from policy.quote import InputPrice
+from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Controller, RequestClass, Role, Slo
 
 EngineArgs = dict[str, Any]
@@ -65,6 +67,21 @@ class StepTimeConfig(Strict):
     s_per_context_token: float = Field(default=0.0, ge=0)
     """Per token of context, once per request and iteration: reading its KV."""
 
+    def to_policy(self) -> StepTimeModel:
+        return StepTimeModel(StepTimeCoefficients(**self.model_dump()))
+
+
+class PriceConfig(Strict):
+    """What a model's tokens cost, in the currency of whoever asks for a quote."""
+
+    input_per_million_tokens: float = Field(ge=0)
+    cached_input_share: float = Field(default=0.1, ge=0, le=1)
+    """Of that price, for tokens that a prefix cache holds."""
+
+    def to_policy(self) -> InputPrice:
+        uncached = self.input_per_million_tokens
+        return InputPrice(uncached=uncached, cached=uncached * self.cached_input_share)
+
 
 class ModelConfig(Strict):
     path: str = Field(min_length=1)
@@ -79,6 +96,8 @@ class ModelConfig(Strict):
     """Whether this model is a target of shadow jobs."""
     bytes_per_token: float = Field(default=3.5, gt=0)
     """Estimate of UTF-8 bytes per prompt token, used before the first exact count is known."""
+    price: PriceConfig | None = None
+    """Of a million tokens; without it a quote has none."""
     step_time: StepTimeConfig | None = None
     """Overrides the profile's start coefficients."""
     pull_timeout_s: float = Field(default=20.0, gt=0)

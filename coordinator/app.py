@@ -27,6 +27,7 @@ from coordinator.node_client import NodeClient
 from coordinator.node_state import Cluster
 from coordinator.openai_api import KINDS, OpenAiApi
 from coordinator.pd_flow import PdFlow
+from coordinator.quotes import Quotes
 from coordinator.routers import Routing, build_router
 from coordinator.session_store import MemoryStore
 from coordinator.session_view import SessionViews
@@ -110,8 +111,13 @@ def create_app(
     )
     health = Health(config=config, cluster=cluster, client=client)
     control = ControlApi(config=config, health=health, metrics=metrics, started_at=int(time.time()))
+    session_views = SessionViews(book=book, clock=clock)
     sessions_api = SessionsApi(
-        sessions=sessions, shadow=hooks, views=SessionViews(book=book, clock=clock)
+        sessions=sessions,
+        shadow=hooks,
+        views=session_views,
+        quotes=Quotes(config, cluster, session_views),
+        models=config.models,
     )
     views = ClusterViews(
         config=config,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coordinator.calls import CallContext
 from coordinator.sessions import CallRecord
 from coordinator.slo import slo_of
+from policy.hints import advanced
 from policy.vocabulary import RequestClass, Role
 from policy.warmth import HeldPrefix, after_call, shadow_tokens_used
 
@@ -60,6 +61,7 @@ class CallBook:
         warmth = session.warmth_of(model)
         call.own_tokens_before = warmth.own_tokens
         call.shadow_tokens_before = max(warmth.shadow_tokens, warmth.running_tokens)
+        self._follow_hint(session, model)
         session.switches += call.is_switch
         session.current_model = model
         call.request_class = self._class_of(session)
@@ -108,6 +110,12 @@ class CallBook:
             self._warm(session, call, call.prompt_tokens)
         self._metrics.calls_in_flight -= 1
         self._metrics.call_ended(call, outcome, record.shadow_tokens)
+
+    def _follow_hint(self, session: Session, model: str) -> None:
+        if session.hint_plan or session.hint_scores:
+            plan, end = advanced(session.hint_scores, session.hint_plan, model)
+            session.hint({}, list(plan))
+            self._metrics.hint_ended(end)
 
     def _class_of(self, session: Session) -> RequestClass:
         """A session nobody named is normal traffic until it switches: any client makes one."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from coordinator.sessions import CallRecord, Session
     from coordinator.slo import CallSlo
+    from policy.switching import SwitchTarget
     from policy.vocabulary import RequestClass
 
 
@@ -101,6 +102,9 @@ class ShadowHooks(Protocol):
     def session_finished(self, session: Session) -> None:
         """The session is over or forgotten."""
 
+    def hinted(self, session: Session) -> tuple[SwitchTarget, ...]:
+        """The session has another hint: its jobs follow it at once. Gives their models."""
+
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         """The `shadows` part of `GET /v1/sessions/{id}`."""
 
@@ -126,6 +130,9 @@ class NoShadow:
     def call_ended(self, session: Session, call: CallContext, ok: bool) -> None: ...
 
     def session_finished(self, session: Session) -> None: ...
+
+    def hinted(self, session: Session) -> tuple[SwitchTarget, ...]:
+        return ()
 
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         return {}

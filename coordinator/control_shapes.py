@@ -4,17 +4,19 @@ Fields are only ever added: the dashboard, the command line and routers of other
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from configs.schema import ShadowConfig  # noqa: TC001  pydantic resolves it
 from coordinator.sessions import ShadowState  # noqa: TC001
 from policy.vocabulary import Controller, Role  # noqa: TC001
 
+PROBABILITY_TOLERANCE = 1e-6
+
 
 class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelWarmth(Shape):
@@ -99,6 +101,62 @@ class SessionDetail(Shape):
     shadow_tokens_computed: int
     shadow_tokens_used: int
     shadow_tokens_wasted: int
+
+
+class ModelQuote(Shape):
+    """The session's next call on one model, if it came now."""
+
+    model: str
+    is_current: bool = Field(description="The last call was here: no switch")
+    available: bool
+    why_not: str | None
+    p_instance: str | None
+    d_instance: str | None
+    prompt_tokens: int = Field(description="The history, and new_tokens")
+    prompt_exact: bool = Field(description="False: the history's length is an estimate")
+    cached_tokens: int
+    uncached_tokens: int
+    transfer_tokens: int = Field(description="What the decode instance would pull")
+    estimated_ttft_ms: float | None = Field(
+        description="Queue (in coarse steps), prefill, hand-off"
+    )
+    input_price: float | None = Field(description="With cached input at its share; null: no price")
+
+
+class SessionQuote(Shape):
+    session_id: str
+    model: str | None = Field(description="Model of the last call")
+    quotes: list[ModelQuote] = Field(description="In the order of the configuration")
+
+
+class Hint(Shape):
+    """What comes next, by a router's scores or by an agent's plan: one of the two."""
+
+    probabilities: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        default=None, description="Of the next model; those left out share the rest"
+    )
+    plan: list[str] | None = Field(
+        default=None, max_length=64, description="Models of the next calls, in order"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Hint:
+        if bool(self.probabilities) == bool(self.plan):
+            raise ValueError("must have either probabilities or a plan, and not both")
+        total = sum((self.probabilities or {}).values())
+        if total > 1 + PROBABILITY_TOLERANCE:
+            raise ValueError(f"probabilities must sum to at most 1, got {total:g}")
+        return self
+
+
+class HintTarget(Shape):
+    model: str
+    probability: float
+
+
+class HintAnswer(Shape):
+    session_id: str
+    targets: list[HintTarget] = Field(description="Models that are kept warm now, likeliest first")
 
 
 class Finished(Shape):

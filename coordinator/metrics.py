@@ -56,6 +56,7 @@ class Metrics:
         self._legs = self._counter("legs_failed", "Legs that failed", "instance", "leg", "error")
         self._retried = self._counter("legs_retried", "Legs placed again after one failed", "leg")
         self._refused = self._counter("calls_refused", "Calls refused at the door", "status")
+        self._hints = self._counter("hints", "Hints that a call came after, by what it did", "end")
         self.router_failures = self._counter("router_failures", "Calls that a router failed")
         self._in_flight = Gauge(
             "shadowprefill_calls_in_flight", "Calls running now", registry=self.registry
@@ -89,6 +90,9 @@ class Metrics:
 
     def leg_retried(self, leg: Leg) -> None:
         self._add(self._retried, 1, leg)
+
+    def hint_ended(self, end: str) -> None:
+        self._add(self._hints, 1, end)
 
     def refused(self, status: int) -> None:
         self._add(self._refused, 1, str(status))

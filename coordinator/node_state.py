@@ -19,6 +19,7 @@ from policy.placement import (
     place_decode,
     place_prefill,
 )
+from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _S_PER_TOKEN_GUESS: Final = 0.0005
 """Of models whose configuration has none. Instances of one model are compared, so only the ratio
 to the move margin depends on it."""
 
+_FIXED_GUESS_S: Final = 0.01
 
 _WEIGHT_OF_NEWEST = 0.2
 """In the running mean of a D's hand-offs: they differ by the length that D lacks."""
@@ -118,7 +120,7 @@ class Placement:
         exclude: Collection[str],
         role: Role,
     ) -> Placed:
-        warmth = session.warmth_of(model)
+        warmth = session.peek(model)
         s_per_token = self._cluster.s_per_token(model)
         instances = self._usable(model, role, exclude)
         candidates = [
@@ -141,7 +143,7 @@ class Placement:
     def _decode(
         self, session: Session, model: str, prompt_tokens: int, exclude: Collection[str]
     ) -> tuple[Instance, PlacementReason]:
-        warmth = session.warmth_of(model)
+        warmth = session.peek(model)
         candidates = [
             DecodeCandidate(
                 name=instance.name,
@@ -241,6 +243,19 @@ class Cluster:
     def s_per_token(self, model: str) -> float:
         step_time = self._models[model].step_time
         return _S_PER_TOKEN_GUESS if step_time is None else step_time.s_per_token
+
+    def step_time(self, model: str) -> StepTimeModel:
+        """The latency form of its instances, as the configuration has it."""
+        step_time = self._models[model].step_time
+        if step_time is not None:
+            return step_time.to_policy()
+        guess = StepTimeCoefficients(
+            fixed_s=_FIXED_GUESS_S,
+            s_per_request=0.0,
+            s_per_token=_S_PER_TOKEN_GUESS,
+            s_per_token_context=0.0,
+        )
+        return StepTimeModel(guess)
 
     def missing_role(self, model: str) -> Role | None:
         """A role of the model that no healthy instance plays now."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from coordinator.control_shapes import CallRow, ModelWarmth, SessionDetail, SessionRow, ShadowRow
-from coordinator.sessions import Warmth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from coordinator.sessions import CallRecord, Session
 
 SHOWN_TENANT_CHARS = 8
-_COLD = Warmth()
 
 
 class HistoryLength(NamedTuple):
@@ -69,7 +67,7 @@ class SessionViews:
         last = session.calls[-1] if session.calls else None
         if last is not None and last.model == model and last.prompt_tokens is not None:
             return HistoryLength(last.prompt_tokens + (last.output_tokens or 0), True)
-        warmth = session.warmth.get(model, _COLD)
+        warmth = session.peek(model)
         if warmth.rendered_call and warmth.rendered_call == session.calls_total:
             return HistoryLength(warmth.covered_tokens + warmth.missing_tokens, True)
         return HistoryLength(self.book.tokens_of(model, session.history_bytes), False)

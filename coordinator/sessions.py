@@ -97,6 +97,9 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
         return max(0, self.computed_tokens - self.used_tokens - self.pending_tokens)
 
 
+_COLD = Warmth()
+
+
 class Session(msgspec.Struct, kw_only=True, eq=False):
     """One agent task of one tenant."""
 
@@ -118,6 +121,10 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """Per model key; `warmth_of` creates the entry."""
     history_digest: bytes = b""
     """Digest over the messages of the last call; how an unnamed session is found again."""
+    hint_scores: dict[str, float] = msgspec.field(default_factory=dict)
+    """What a router said about the next call (policy.hints); it ends with that call."""
+    hint_plan: list[str] = msgspec.field(default_factory=list)
+    """Models of the next calls, by the agent's own plan."""
     history_bytes: int = 0
     """Of the last call's prompt, and of its answer once it has ended (estimate)."""
     used_s: float = 0.0
@@ -141,6 +148,14 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
         self.calls.append(call)
         if len(self.calls) > KEPT_CALLS:
             del self.calls[0]
+
+    def hint(self, scores: dict[str, float], plan: list[str]) -> None:
+        """Takes the place of every earlier one."""
+        self.hint_scores, self.hint_plan = scores, plan
+
+    def peek(self, model: str) -> Warmth:
+        """For reading only: a model that the session never saw shares one cold entry."""
+        return self.warmth.get(model, _COLD)
 
     def warmth_of(self, model: str) -> Warmth:
         warmth = self.warmth.get(model)

@@ -11,18 +11,30 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from coordinator.control_answer import NOT_FOUND, shown
-from coordinator.control_shapes import Finished, SessionDetail, SessionList
-from coordinator.errors import SessionUnknown
+from coordinator.control_shapes import (
+    Finished,
+    Hint,
+    HintAnswer,
+    HintTarget,
+    SessionDetail,
+    SessionList,
+    SessionQuote,
+)
+from coordinator.errors import ModelUnknown, SessionUnknown
 from coordinator.session_identity import tenant_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from coordinator.calls import ShadowHooks
+    from coordinator.quotes import Quotes
     from coordinator.session_store import SessionStore
     from coordinator.session_view import SessionViews
     from coordinator.sessions import Session
 
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=500)]
+NewTokens = Annotated[int, Query(ge=0, le=10_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +42,27 @@ class SessionsApi:
     sessions: SessionStore
     shadow: ShadowHooks
     views: SessionViews
+    quotes: Quotes
+    models: Collection[str]
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["sessions"])
         add, one = router.add_api_route, "/v1/sessions/{session_id:path}"
         add("/v1/sessions", self.list_sessions, methods=["GET"], response_model=SessionList)
+        add(
+            one + "/quote",
+            self.quote,
+            methods=["GET"],
+            response_model=SessionQuote,
+            responses=NOT_FOUND,
+        )
+        add(
+            one + "/hints",
+            self.hint,
+            methods=["POST"],
+            response_model=HintAnswer,
+            responses=NOT_FOUND,
+        )
         add(
             one + "/finish",
             self.finish,
@@ -65,6 +93,27 @@ class SessionsApi:
         """One session: its calls, and what is warm on each model."""
         session = await self._session(request, session_id)
         return shown(self.views.detail(session, self.shadow.snapshot(session)))
+
+    async def quote(self, request: Request, session_id: str, new_tokens: NewTokens = 0) -> Response:
+        """What the session's next call would cost on each model now: first token and input price.
+        Looks at this session and at queues only, and binds nothing."""
+        session = await self._session(request, session_id)
+        return shown(self.quotes.of(session, new_tokens))
+
+    async def hint(self, request: Request, session_id: str, hint: Hint) -> Response:
+        """Says which models come next; takes the place of what was said before. Probabilities are
+        about the next call, a plan about as many calls as it has models."""
+        for model in (*(hint.probabilities or ()), *(hint.plan or ())):
+            if model not in self.models:
+                raise ModelUnknown(model, list(self.models))
+        session = await self._session(request, session_id)
+        session.hint(hint.probabilities or {}, hint.plan or [])
+        targets = [
+            HintTarget(model=target.model, probability=target.probability)
+            for target in self.shadow.hinted(session)
+        ]
+        await self.sessions.save(session)
+        return shown(HintAnswer(session_id=session_id, targets=targets))
 
     async def finish(self, request: Request, session_id: str) -> Response:
         """Forgets the session and stops its shadow work. Calls that run go on to their end."""

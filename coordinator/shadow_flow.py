@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coordinator.history import NoHistory
+from coordinator.kept_histories import KeptHistories
 from coordinator.shadow_counters import ShadowCounters
 from coordinator.shadow_feed import CallFeed
 from coordinator.shadow_job import JobLimits, ShadowJob
+from coordinator.shadow_targets import ShadowTargets
 from coordinator.shadow_work import ShadowWorker
-from policy.slack import PREDICTIVE_GATE
-from policy.switching import SwitchPrior, SwitchTarget, rank_targets
 from policy.vocabulary import Controller, RequestClass
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coordinator.history import History
     from coordinator.node_state import Cluster
     from coordinator.sessions import Session
+    from policy.switching import SwitchTarget
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,10 @@ class ShadowFlow:
     def __init__(self, config: ClusterConfig, cluster: Cluster) -> None:
         self._counters = ShadowCounters()
         self._config = config
-        self._models = tuple(key for key, model in config.models.items() if model.shadow)
-        self._prior = SwitchPrior()
+        self._targets = ShadowTargets(config, self._counters)
         self._worker = ShadowWorker(config, cluster, self._counters)
         self._sessions: dict[SessionKey, _SessionShadows] = {}
+        self._kept = KeptHistories()
         self._feeds: dict[int, CallFeed] = {}
         """By id of the call, which the feed keeps alive."""
         self._changed: list[CallFeed] = []
@@ -80,6 +81,7 @@ class ShadowFlow:
         # Moved to the end: the least recently used sessions are the first to be forgotten.
         shadows = self._sessions.pop(session.key, None) or _SessionShadows()
         self._sessions[session.key] = shadows
+        self._kept.forget(session.key)
         shadows.newest = feed
         if len(self._sessions) > self._config.coordinator.max_sessions:
             self._drop(next(iter(self._sessions)), "forgotten")
@@ -115,17 +117,38 @@ class ShadowFlow:
             self._drop(key, "stopped")
         self._feeds.clear()
         self._changed.clear()
+        self._kept.clear()
         await self._worker.stop()
 
     def session_finished(self, session: Session) -> None:
         """The session is over or forgotten: its running shadow work is of no use any more."""
         self._drop(session.key, "session_finished")
 
+    def hinted(self, session: Session) -> tuple[SwitchTarget, ...]:
+        """Jobs for models that the hint leaves out end; those for new ones begin, if the history is
+        at hand. A call that has not been read yet will ask for its targets by itself."""
+        shadows = self._sessions.get(session.key)
+        if shadows is None or session.current_model is None or not self._is_on:
+            return ()
+        targets = self._targets.of(session, session.current_model)
+        wanted = {target.model for target in targets}
+        for model in shadows.jobs.keys() - wanted:
+            self._worker.stop_job(shadows.jobs[model], "hint")
+        feed, history = shadows.newest, self._kept.of(session.key)
+        if feed is not None:
+            feed.targets = targets
+            history = feed.grown() if feed.history is not None and feed.readable else feed.history
+        if history is not None:
+            self._aim(shadows, session, targets, history)
+        return targets
+
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         """The `shadows` part of `GET /v1/sessions/{id}`."""
         shadows = self._sessions.get(session.key)
         jobs = shadows.jobs if shadows is not None else {}
-        models = [model for model in self._models if model in session.warmth or model in jobs]
+        models = [
+            model for model in self._targets.models if model in session.warmth or model in jobs
+        ]
         return {model: _shown(session, model, jobs.get(model)) for model in models}
 
     @property
@@ -142,6 +165,7 @@ class ShadowFlow:
 
     def _drop(self, key: SessionKey, reason: str) -> None:
         shadows = self._sessions.pop(key, None)
+        self._kept.forget(key)
         if shadows is None:
             return
         for job in shadows.jobs.values():
@@ -194,7 +218,8 @@ class ShadowFlow:
 
     def _open(self, feed: CallFeed) -> bool:
         """Reads what a call brought and decides whose jobs it extends; False: nobody's."""
-        history = feed.open(self._targets(feed))
+        self._targets.observe(feed.session, feed.call)
+        history = feed.open(self._targets.of(feed.session, feed.call.model))
         if isinstance(history, NoHistory):
             self._counters.skipped[history] += 1
             return False
@@ -203,15 +228,14 @@ class ShadowFlow:
     def _finish(self, shadows: _SessionShadows, feed: CallFeed) -> None:
         assert feed.history is not None
         feed.closed, shadows.newest = True, None
-        if feed.ok and feed.call.model in self._models:
+        if feed.ok and feed.call.model in self._targets.models:
             self._job(shadows, feed.session, feed.call.model).own = feed.history.head()
-        if feed.ok and feed.readable:
-            self._extend(shadows, feed, feed.grown())
-            return
-        if feed.ok:
+        if feed.ok and not feed.readable:
             self._counters.skipped["unreadable_answer"] += 1
         # What was said before it failed will not be in the next prompt.
-        self._extend(shadows, feed, feed.history)
+        last = feed.grown() if feed.ok and feed.readable else feed.history
+        self._kept.keep(feed.session.key, last)
+        self._extend(shadows, feed, last)
 
     def _extend(self, shadows: _SessionShadows, feed: CallFeed, history: History) -> None:
         for target in feed.targets:
@@ -219,20 +243,19 @@ class ShadowFlow:
             job.probability = target.probability
             self._worker.extend(job, history)
 
-    def _targets(self, feed: CallFeed) -> tuple[SwitchTarget, ...]:
-        call, shadow = feed.call, self._config.shadow
-        kind = str(feed.session.kind)
-        if call.previous_model is not None:
-            self._prior.observe(kind, call.previous_model, call.model)
-        models = tuple(dict.fromkeys((call.model, *self._models)))
-        probabilities = self._prior.probabilities(kind, call.model, models)
-        gate = shadow.min_switch_probability
-        if shadow.controller is Controller.PREDICTIVE:
-            gate = max(gate, PREDICTIVE_GATE)
-        ranked = rank_targets(call.model, probabilities, shadow.top_k, gate)
-        for left_out in ranked.left_out:
-            self._counters.skipped[left_out.reason] += 1
-        return ranked.chosen
+    def _aim(
+        self,
+        shadows: _SessionShadows,
+        session: Session,
+        targets: tuple[SwitchTarget, ...],
+        history: History,
+    ) -> None:
+        """After a hint: a job that has this history already only changes its place in the queue."""
+        for target in targets:
+            job = self._job(shadows, session, target.model)
+            job.probability = target.probability
+            if not job.is_for_call(session.calls_total):
+                self._worker.extend(job, history)
 
     def _job(self, shadows: _SessionShadows, session: Session, model: str) -> ShadowJob:
         if (job := shadows.jobs.get(model)) is not None:

@@ -84,6 +84,11 @@ class ShadowJob:
     def is_busy(self) -> bool:
         return any(map(is_running, (self.rendering, self.submitting, self.pushing)))
 
+    def is_for_call(self, number: int) -> bool:
+        """Whether the history of this call of the session is on its way or done."""
+        is_coming = self.pending is not None or self.is_rendering
+        return is_coming or (self.warmth.rendered_call == number and not self.stalled)
+
     @property
     def missing_tokens(self) -> int:
         return max(0, self._aligned(len(self.wanted)) - self.covered)

@@ -87,13 +87,14 @@ class SwitchPrior:
 def rank_targets(
     current_model: str, probabilities: Mapping[str, float], top_k: int, min_probability: float
 ) -> SwitchTargets:
-    """The models other than the current one, likeliest first; equal ones in the mapping's order."""
+    """The models other than the current one, likeliest first; equal ones in the mapping's order.
+    One that is known not to come (probability 0) is no target under any gate."""
     others = [item for item in probabilities.items() if item[0] != current_model]
     others.sort(key=lambda item: -item[1])
     chosen: list[SwitchTarget] = []
     left_out: list[SwitchTarget] = []
     for model, probability in others:
-        if probability < min_probability:
+        if probability < min_probability or probability == 0.0:
             left_out.append(SwitchTarget(model, probability, TargetReason.UNLIKELY))
         elif len(chosen) >= top_k:
             left_out.append(SwitchTarget(model, probability, TargetReason.BEYOND_TOP_K))

@@ -49,6 +49,7 @@ def a_cluster(
     limits: dict[str, Any] | None = None,
     router: dict[str, Any] | None = None,
     models: dict[str, dict[str, Any]] | None = None,
+    shadow: dict[str, Any] | None = None,
 ) -> ClusterConfig:
     """`instances`: name -> (model, role, URL)."""
     names = dict.fromkeys(model for model, _, _ in instances.values())
@@ -74,7 +75,7 @@ def a_cluster(
                 }
                 for at, (name, (model, role, url)) in enumerate(instances.items())
             },
-            "shadow": shadow_config().model_dump(),
+            "shadow": shadow_config(**shadow or {}).model_dump(),
             "router": router or {"kind": "explicit"},
             "coordinator": {"probe_interval_s": 0.05, "connect_timeout_s": 1.0} | (limits or {}),
         }
@@ -145,6 +146,7 @@ async def a_coordinator(
     prepare: Callable[[dict[str, FakeEngine]], None] = lambda engines: None,
     ready: bool = True,
     shadow: bool = False,
+    shadow_params: dict[str, Any] | None = None,
     protocol: type[HttpToolsProtocol] = HotProtocol,
 ) -> AsyncIterator[Rig]:
     """Everything runs and, unless told otherwise, every model is ready. `prepare` sees the engines
@@ -157,7 +159,7 @@ async def a_coordinator(
             engines[name], instances[name] = fake.state.engine, (model, role, url)
         prepare(engines)
         hooks = HookLog()
-        config = a_cluster(instances, limits, router, models)
+        config = a_cluster(instances, limits, router, models, shadow_params)
         app = create_coordinator(config, shadow=None if shadow else hooks)
         url = await stack.enter_async_context(serving(app, protocol))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
