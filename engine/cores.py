@@ -15,8 +15,8 @@ import os
 import time
 from pathlib import Path
 
-POLLER_NICE = 10
-"""Of a thread that only polls: about a tenth of a core that others want, all of an idle one."""
+POLLER_NICE = 15
+"""Of a thread that only polls: a thirtieth of a core that others want, all of an idle one."""
 _LOOKS = 5
 _LOOK_INTERVAL_S = 0.02
 _THREADS = Path("/proc/self/task")

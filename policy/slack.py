@@ -226,12 +226,18 @@ class SlackController:
             return SlackReason.NO_SHADOW_KV
         if tokens == 0:
             return short
-        # `auto` defers a chunk only in the hope of a larger one.
-        if self.params.n_min_tokens == AUTO and tokens >= self._best_tokens(
-            load, step_time, base_s
-        ):
-            return SlackReason.GRANTED
-        return SlackReason.BELOW_MINIMUM
+        if self._hopes(load.busy) or tokens < self._best_tokens(load, step_time, base_s):
+            return SlackReason.BELOW_MINIMUM
+        return SlackReason.GRANTED
+
+    def _hopes(self, busy: bool) -> bool:
+        """Whether a chunk below the minimum waits even if none in a batch like this can be larger.
+
+        A constant minimum waits for another batch, as in the paper. On an idle instance whose cap
+        the operator states there is none to wait for: a slow one would never compute what lies
+        behind a long context."""
+        constant = self.params.n_min_tokens != AUTO
+        return constant and (busy or self.params.iteration_cap_s <= 0)
 
     def _best_tokens(self, load: StepLoad, step_time: StepTimeModel, base_s: float) -> int:
         """The chunk of an iteration like this one that only the cap bounds. What is in flight

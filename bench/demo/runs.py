@@ -127,7 +127,19 @@ async def floor(stage: Stage, planned: Sequence[PlannedCall]) -> RunRecord:
 
     The history is sent as an ordinary call, so under PD both P and D hold it; that call is waited
     for and not timed. What remains is what no shadow could save: the new input, the first token.
-    """
+
+    The models take their calls side by side, each on its own core: the other one is at work in
+    the `on` run too, with shadows."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_floor_of(stage, [call for call in planned if call.model == model]))
+            for model in stage.models
+        ]
+    rows = sorted((row for task in tasks for row in task.result()), key=lambda row: row.call)
+    return RunRecord(run="floor", rows=tuple(rows), shadow_tokens_computed=0, shadow_tokens_used=0)
+
+
+async def _floor_of(stage: Stage, planned: Sequence[PlannedCall]) -> list[CallRow]:
     client = stage.client("floor", shadow=False)
     rows: list[CallRow] = []
     for call in planned:
@@ -138,7 +150,7 @@ async def floor(stage: Stage, planned: Sequence[PlannedCall]) -> RunRecord:
         rows.append(row_of("floor", client.session_id, replace(call, gap_s=0.0), reply))
         stage.progress.call(rows[-1])
     await client.finish()
-    return RunRecord(run="floor", rows=tuple(rows), shadow_tokens_computed=0, shadow_tokens_used=0)
+    return rows
 
 
 async def _tool_message(stage: Stage, scenario: Scenario, index: int, history_tokens: int) -> str:

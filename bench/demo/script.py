@@ -56,10 +56,8 @@ STEPS: tuple[Step, ...] = (
     _step(SMALL, 1.4, "read_file", "engine/scheduler.py", "1", "140"),
     _step(LARGE, 0.5, "grep", "supersede|cancel", "coordinator"),
     _step(SMALL, 1.1, "read_file", "coordinator/shadow_flow.py", "1", "140"),
-    _step(SMALL, 1.2, "read_file", "coordinator/pd_flow.py", "1", "140"),
-    _step(SMALL, 1.4, "read_file", "configs/schema.py", "1", "160"),
+    _step(SMALL, 1.6, "read_file", "coordinator/pd_flow.py", "1", "160"),
     _step(LARGE, 0.5, "grep", "n_min_tokens|iteration_cap_s", "."),
-    _step(LARGE, 0.6, "read_file", "tests/policy/test_slack.py", "1", "120"),
     _step(SMALL, 0.4, "run_test", "tests/policy/test_shadow_queue.py"),
 )
 

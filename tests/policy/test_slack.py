@@ -346,10 +346,12 @@ def test_an_idle_instance_whose_model_saw_an_outlier_recovers_with_time() -> Non
     model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
     for _ in range(3):
         model.observe(1000.0, Batch(1, 16))
-    controller = a_controller()
-    grants = [
-        controller.grant(a_load(now_s=NOW_S + tick / 10), model).tokens for tick in range(100)
-    ]
+    controller = a_controller(iteration_cap_s=0.05)  # holds not one token of such a model
+    grants = []
+    for tick in range(100):
+        grants.append(controller.grant(a_load(now_s=NOW_S + tick / 10), model).tokens)
+        if grants[-1]:
+            model.observe(0.001 * (grants[-1] + 1), Batch(1, grants[-1]))
     assert grants[0] == 0
     assert grants[-1] >= PARAMS.n_min_tokens
 
@@ -358,7 +360,7 @@ def test_what_iterations_have_shown_since_is_not_forgotten() -> None:
     model = StepTimeModel(PER_TOKEN_COEFFICIENTS, trusted_tokens=PARAMS.n_min_tokens)
     for _ in range(3):
         model.observe(1000.0, Batch(1, 16))
-    controller, slow = a_controller(), model.base_factor
+    controller, slow = a_controller(iteration_cap_s=0.05), model.base_factor
     assert controller.grant(a_load(), model).tokens == 0
     controller.observe(1000.0, True, False, 0.0)  # an hour of traffic, and no job beside it
     assert controller.grant(a_load(now_s=NOW_S + 3600), model).tokens == 0
@@ -506,6 +508,29 @@ def test_no_chunk_is_deferred_in_the_hope_of_one_that_no_iteration_can_carry(
     controller = SlackController(params, step_tokens=64)
     load = a_load(jobs=(LONG,), free_shadow_tokens=64)
     assert controller.grant(load, StepTimeModel(WITH_READS)).tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "load", "tokens", "reason"),
+    [
+        # 50 ms less 1 + 20 + 10 of reading: 19 tokens, and it will never be more.
+        ({"iteration_cap_s": 0.05}, a_load(jobs=(LONG,)), 19, "granted"),
+        ({"iteration_cap_s": 0.05, **ON_P}, a_load(jobs=(LONG,)), 19, "granted"),
+        ({"iteration_cap_s": 0.03}, a_load(jobs=(LONG,)), 0, "no_slack"),
+        # With less in flight there will be room for more.
+        ({"iteration_cap_s": 0.05}, a_load(jobs=(LONG,), in_flight_s=0.01), 0, "below_minimum"),
+        # The paper's reading, beta * T, defers, and so does a batch that others are in.
+        ({"iteration_cap_s": 0.0, "beta": 0.25}, a_load(jobs=(LONG,)), 0, "below_minimum"),
+        ({"iteration_cap_s": 0.05}, a_load(InFlight(9.0), jobs=(LONG,)), 0, "below_minimum"),
+        ({"iteration_cap_s": 0.05, **ON_P}, a_load(PREFILLING, jobs=(LONG,)), 0, "below_minimum"),
+    ],
+)
+def test_a_slow_idle_instance_computes_what_its_cap_holds_behind_any_context(
+    changes: dict[str, Any], load: StepLoad, tokens: int, reason: str
+) -> None:
+    controller = a_controller(n_min_tokens=32, **changes)
+    grant = controller.grant(load, StepTimeModel(WITH_READS))
+    assert (grant.tokens, grant.reason) == (pytest.approx(tokens, abs=1), reason)
 
 
 def test_trust_bounds_the_jobs_of_an_iteration_together() -> None:
