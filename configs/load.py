@@ -14,6 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from configs import checks
+from configs.document import read_document
 from configs.errors import ConfigError
 from configs.messages import UNKNOWN_KEY, dotted, masked, problems_of
 from configs.override import override
@@ -26,7 +27,6 @@ from configs.schema import (
     RouterConfig,
     ShadowConfig,
 )
-from configs.strict_yaml import NotYaml, read_yaml
 from policy.vocabulary import Controller
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ ONE_CREDIT_DELTA = 0.1
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> ClusterConfig:
     """Raises ConfigError. An override is `shadow.controller=off`: a YAML path and a YAML value."""
     name = str(path)
-    document, problems = _read(Path(path))
+    document, problems = read_document(Path(path), _SECTIONS)
     for text in overrides:
         problems += override(document, text)
     filled, found = _filled_in(document, Path(path).resolve().parent)
@@ -64,25 +64,6 @@ def effective_yaml(config: ClusterConfig) -> str:
     """The configuration with every default filled in and every secret masked."""
     values = masked(config.model_dump(mode="json"))
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
-
-
-def _read(path: Path) -> tuple[Tree, list[str]]:
-    """The file's mapping and what is wrong with its keys; raises ConfigError."""
-    try:
-        document, problems = read_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: must be UTF-8 text: {error.reason}"]) from error
-    except NotYaml as error:
-        raise ConfigError([f"{path}: not YAML: {error}"]) from error
-    if not isinstance(document, dict):
-        raise ConfigError([f"{path}: must be a mapping with the keys {list(_SECTIONS)}"])
-    try:
-        # Also gives every alias its own copy.
-        return json.loads(json.dumps(document)), problems
-    except ValueError as error:
-        raise ConfigError([f"{path}: an alias must not refer to itself"]) from error
 
 
 def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:

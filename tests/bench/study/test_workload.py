@@ -1,0 +1,68 @@
+"""Arrivals depend on seed, hour and workload, and on nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.study.approaches import ApproachName
+from bench.study.schema import DrawnSessions, HourWindow, NormalConfig, RunConfig, SessionsConfig
+from bench.study.workload import workload_of
+from tests.bench.study.builders import a_config
+
+if TYPE_CHECKING:
+    from bench.sim.build import Workload
+
+CAPACITIES_PER_S = (10.0, 8.0)
+RUN = RunConfig(warmup_s=10, measured_s=20, drain_s=5)
+
+
+def arrivals_s(workload: Workload) -> list[list[float]]:
+    return [trace.arrival_s.tolist() for trace in workload.normal if trace is not None]
+
+
+def test_an_approach_meets_the_same_arrivals() -> None:
+    first = workload_of(a_config(), CAPACITIES_PER_S)
+    second = workload_of(a_config(approach=ApproachName.ORACLE), CAPACITIES_PER_S)
+    assert arrivals_s(first) == arrivals_s(second)
+    assert first.sessions == second.sessions
+
+
+def test_another_seed_or_hour_gives_other_arrivals() -> None:
+    first = workload_of(a_config(), CAPACITIES_PER_S)
+    other_seed = a_config(run=RUN.model_copy(update={"seed": 1}))
+    other_hour = a_config(normal=NormalConfig(window=HourWindow.MEDIAN))
+    for config in (other_seed, other_hour):
+        second = workload_of(config, CAPACITIES_PER_S)
+        assert arrivals_s(first) != arrivals_s(second)
+        assert first.sessions != second.sessions
+
+
+def test_more_sessions_leave_normal_traffic_as_it_is() -> None:
+    more = SessionsConfig(workload=DrawnSessions(benchmark="FusionBench", per_s=2.0))
+    first = workload_of(a_config(), CAPACITIES_PER_S)
+    second = workload_of(a_config(sessions=more), CAPACITIES_PER_S)
+    assert arrivals_s(first) == arrivals_s(second)
+    assert len(second.sessions) > len(first.sessions)
+
+
+def test_the_hour_s_share_of_the_load_comes_out() -> None:
+    long = RunConfig(warmup_s=0, measured_s=4000, drain_s=0)
+    rates = {}
+    for window in HourWindow:
+        config = a_config(normal=NormalConfig(window=window), sessions=None, run=long)
+        trace = workload_of(config, CAPACITIES_PER_S).normal[0]
+        assert trace is not None
+        rates[window] = trace.rate_per_s
+    np.testing.assert_allclose(rates[HourWindow.PEAK], 7.0, rtol=0.03)
+    np.testing.assert_allclose(rates[HourWindow.MEDIAN], 7.0 * 0.62, rtol=0.03)
+    np.testing.assert_allclose(rates[HourWindow.TROUGH], 7.0 * 0.5, rtol=0.03)
+
+
+def test_normal_traffic_goes_on_while_measured_sessions_finish() -> None:
+    workload = workload_of(a_config(), (50.0, 50.0))
+    trace = workload.normal[0]
+    assert trace is not None
+    assert trace.arrival_s[-1] > RUN.end_s
+    assert all(work.session.arrival_s < RUN.end_s for work in workload.sessions)
