@@ -1,0 +1,158 @@
+"""Runs the paper's study and writes what came out: tables.json, the pictures, RESULTS.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bench.paper.experiments import APPROACHES, ClusterKind, planned
+from bench.paper.figures import write_ladder, write_origins, write_overheads
+from bench.paper.page import page
+from bench.paper.published import pairs, published
+from bench.paper.sensitivity import points_of, sweep_cells
+from bench.paper.sensitivity_figure import write_sensitivities
+from bench.paper.tables import Ran, rows_of
+from bench.study.jobs import Folder, cells_of, write_whole
+from bench.study.progress import Progress
+from bench.study.table import estimate_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from bench.paper.experiments import Scale
+    from bench.paper.sensitivity import Point
+    from bench.paper.tables import Row
+    from bench.sim.hardware import LatencyMode
+
+SENSITIVITIES = "sensitivity.json"
+
+
+def run_study(
+    scale: Scale, latency: LatencyMode, result_dir: Path, workers: int, console: Console
+) -> list[Row]:
+    plans = list(planned(scale, latency))
+    results = cells_of(
+        [(plan.config, plan.approaches) for plan in plans],
+        Folder(result_dir / "cells"),
+        workers,
+        Progress(console, f"{scale.name} study"),
+    )
+    cells = [Ran(plan, result) for plan, result in zip(plans, results, strict=True)]
+    rows, unavailable = rows_of(cells), _unavailable(cells)
+    document = {
+        "about": about(scale, latency),
+        "unavailable": unavailable,
+        "rows": [row.to_json() for row in rows],
+    }
+    _write_json(result_dir / "tables.json", document)
+    pictures = _write_pictures(rows, scale, latency, result_dir)
+    text = page(
+        rows, about(scale, latency), unavailable, pictures, _sensitivity_section(result_dir)
+    )
+    write_whole(result_dir / "RESULTS.md", text.encode())
+    return rows
+
+
+def run_sensitivities(
+    scale: Scale, latency: LatencyMode, result_dir: Path, workers: int, console: Console
+) -> list[Point]:
+    cells = sweep_cells(scale, latency)
+    results = cells_of(
+        [(cell.plan.config, cell.plan.approaches) for cell in cells],
+        Folder(result_dir / "cells"),
+        workers,
+        Progress(console, "sensitivities"),
+    )
+    points = points_of(
+        [(cell, Ran(cell.plan, result)) for cell, result in zip(cells, results, strict=True)]
+    )
+    document = [{**point._asdict(), "ours": estimate_json(point.ours)} for point in points]
+    _write_json(result_dir / SENSITIVITIES, document)
+    title = f"Sensitivities, one pair per trace; H100 as {latency}, {scale.name} runs"
+    write_sensitivities(points, title, result_dir / "sensitivity.png")
+    return points
+
+
+def about(scale: Scale, latency: LatencyMode) -> list[str]:
+    """What a reader has to know to judge the numbers."""
+    names = ", ".join(str(name) for name in APPROACHES[ClusterKind.COLOCATED])
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in pairs().sessions_per_s.items())
+    return [
+        f"Made by `shadowprefill sim paper --{scale.name}`: {len(scale.pairs)} model pairs, "
+        f"{scale.seeds} seed(s) x 3 hours (peak, median, trough), {scale.measured_s:g} s measured "
+        f"(coding {scale.coding_measured_s:g} s) after 120 s of warm-up, four instances per model, "
+        f"normal traffic at 0.7 of the measured capacity. H100 latency in the mode `{latency}`.",
+        "",
+        f"Approaches: {names}. Mean and standard error over seeds and hours; calls are compared "
+        "that end under every approach.",
+        "",
+        "Not the paper's: the routes (a Markov chain at the switch rates of Table 1, because the "
+        "score matrices are not published), the lengths of sessions and of Azure's traffic (drawn "
+        f"from published statistics), the arrival rate of sessions per second ({rates}), prices "
+        "(LLMRouter's, of stand-ins where it lists no such model), and power (100 W idle, 250 W "
+        "more while an iteration runs, 350 W more for arithmetic: assumed, not measured).",
+        "",
+        f"Numbers of the paper: {published().source}",
+    ]
+
+
+def _write_pictures(
+    rows: Sequence[Row], scale: Scale, latency: LatencyMode, result_dir: Path
+) -> dict[str, str]:
+    """Caption by file name."""
+    note = f"{scale.name} runs, H100 as {latency}, mean ± standard error over seeds and hours"
+    captions = {
+        "ladder.png": "The approaches, colocated (figures 4 and 5)",
+        "ladder_pd.png": "The approaches, prefill and decode apart",
+        "overheads.png": "What it costs (figure 8)",
+        "origins.png": "Where the benefit comes from (figure 9a to 9c)",
+    }
+    titles = {name: f"{caption}; {note}" for name, caption in captions.items()}
+    write_ladder(rows, ClusterKind.COLOCATED, titles["ladder.png"], result_dir / "ladder.png")
+    write_ladder(rows, ClusterKind.PD, titles["ladder_pd.png"], result_dir / "ladder_pd.png")
+    write_overheads(rows, titles["overheads.png"], result_dir / "overheads.png")
+    write_origins(rows, titles["origins.png"], result_dir / "origins.png")
+    return captions
+
+
+def _sensitivity_section(result_dir: Path) -> list[str]:
+    """Of an earlier `--sensitivity` in the same folder."""
+    if not (result_dir / SENSITIVITIES).exists():
+        return []
+    points = msgspec.json.decode((result_dir / SENSITIVITIES).read_bytes())
+    told = {(one.sweep, one.approach, one.at): one for one in published().sensitivities}
+    lines = [
+        "## Sensitivities (figures 9, 15 and 16)", "",
+        "![Sensitivities](sensitivity.png)", "",
+        "| setting | at | metric | approach | ours | paper | source |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for point in points:
+        paper = told.get((point["sweep"], point["approach"], point["at"]))
+        if paper is not None and point["ours"] is not None:
+            ours = point["ours"]
+            error = ours["standard_error"]
+            shown = f"{ours['mean']:.1f}" + ("" if error is None else f" ± {error:.1f}")
+            lines.append(
+                f"| {point['sweep']} | {point['at']:g} | {point['metric']} | {point['approach']} | "
+                f"{shown} | {paper.value:g} | {paper.source} |"
+            )
+    return [*lines, ""]
+
+
+def _unavailable(cells: Sequence[Ran]) -> dict[str, str]:
+    """By approach; the clusters may differ in what they can do."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        for name, why in cell.result.unavailable.items():
+            found.setdefault(f"{name} ({cell.plan.cluster})", why)
+    return found
+
+
+def _write_json(path: Path, document: Any) -> None:
+    text = msgspec.json.format(msgspec.json.encode(document), indent=1)
+    write_whole(path, text + b"\n")
