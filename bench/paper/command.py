@@ -30,6 +30,9 @@ def paper(
         typer.Option("--kernel", help="H100 kernels with a lean host, not the paper's testbed."),
     ] = False,
     result_dir: ResultDir = DEFAULT_DIR,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the page there, its pictures in results/.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes.")] = 2,
 ) -> None:
     """The paper's experiments: tables beside the paper's numbers, and figures."""
@@ -45,7 +48,7 @@ def paper(
         run_sensitivities(scale, latency, result_dir, workers, errors_console())
         console.print(f"sensitivities: {result_dir / 'sensitivity.png'}", soft_wrap=True)
         return
-    rows = run_study(scale, latency, result_dir, workers, errors_console())
+    rows = run_study(scale, latency, result_dir, workers, errors_console(), page)
     console.print(_table(rows))
     console.print(f"page: {result_dir / 'RESULTS.md'}", soft_wrap=True)
 

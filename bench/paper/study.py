@@ -29,11 +29,18 @@ if TYPE_CHECKING:
     from bench.sim.hardware import LatencyMode
 
 SENSITIVITIES = "sensitivity.json"
+PICTURES = "results/"
 
 
 def run_study(
-    scale: Scale, latency: LatencyMode, result_dir: Path, workers: int, console: Console
+    scale: Scale,
+    latency: LatencyMode,
+    result_dir: Path,
+    workers: int,
+    console: Console,
+    page_at: Path | None = None,
 ) -> list[Row]:
+    """Also writes the page to `page_at`, with its pictures in a folder beside it."""
     plans = list(planned(scale, latency))
     results = cells_of(
         [(plan.config, plan.approaches) for plan in plans],
@@ -50,10 +57,14 @@ def run_study(
     }
     _write_json(result_dir / "tables.json", document)
     pictures = _write_pictures(rows, scale, latency, result_dir)
-    text = page(
-        rows, about(scale, latency), unavailable, pictures, _sensitivity_section(result_dir)
-    )
-    write_whole(result_dir / "RESULTS.md", text.encode())
+    for path, folder in ((result_dir / "RESULTS.md", ""), (page_at, PICTURES)):
+        if path is not None:
+            shown = {f"{folder}{name}": caption for name, caption in pictures.items()}
+            more = _sensitivity_section(result_dir, folder)
+            text = page(rows, about(scale, latency), unavailable, shown, more)
+            write_whole(path, text.encode())
+    if page_at is not None:
+        _copy_pictures(result_dir, page_at.parent / PICTURES)
     return rows
 
 
@@ -119,7 +130,13 @@ def _write_pictures(
     return captions
 
 
-def _sensitivity_section(result_dir: Path) -> list[str]:
+def _copy_pictures(result_dir: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in result_dir.glob("*.png"):
+        write_whole(folder / picture.name, picture.read_bytes())
+
+
+def _sensitivity_section(result_dir: Path, folder: str) -> list[str]:
     """Of an earlier `--sensitivity` in the same folder."""
     if not (result_dir / SENSITIVITIES).exists():
         return []
@@ -127,7 +144,7 @@ def _sensitivity_section(result_dir: Path) -> list[str]:
     told = {(one.sweep, one.approach, one.at): one for one in published().sensitivities}
     lines = [
         "## Sensitivities (figures 9, 15 and 16)", "",
-        "![Sensitivities](sensitivity.png)", "",
+        f"![Sensitivities]({folder}sensitivity.png)", "",
         "| setting | at | metric | approach | ours | paper | source |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
