@@ -249,6 +249,20 @@ def test_status_shows_where_an_engine_tells_of_itself() -> None:
     assert "metrics" not in console.export_text()
 
 
+def test_a_long_last_line_shortens_nothing_but_itself(tmp_path: Path) -> None:
+    log = tmp_path / "large-p.log"
+    log.write_text(f"{'loading ' * 60}\n")
+    starting = InstanceState(
+        role="prefill", model="large", url="http://127.0.0.1:8113", log=str(log), pid=31337
+    )
+    console = Console(width=110, record=True, file=io.StringIO())
+    console.print(state_table(a_state(**{"large-p": starting}), with_last_line=True))
+    row = console.export_text().splitlines()[1]
+    for whole in ("large-p", "prefill", "large", "starting", "31337", "http://127.0.0.1:8113"):
+        assert whole in row.split()
+    assert "loading" in row
+
+
 def a_state(**instances: InstanceState) -> ClusterState:
     return ClusterState(
         config="a.yaml",
