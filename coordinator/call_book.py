@@ -3,6 +3,7 @@ warmth, the metrics. Host: coordinator.pd_flow."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.calls import CallContext
@@ -10,7 +11,7 @@ from coordinator.sessions import CallRecord
 from coordinator.slo import slo_of
 from policy.hints import advanced
 from policy.vocabulary import RequestClass, Role
-from policy.warmth import HeldPrefix, after_call, shadow_tokens_used
+from policy.warmth import HeldPrefix, after_call, shadow_tokens_used, stopped_segment_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +61,10 @@ class CallBook:
         # Before the flows hear of it: a shadow that is superseded now still counts if it was hit.
         warmth = session.warmth_of(model)
         call.own_tokens_before = warmth.own_tokens
-        call.shadow_tokens_before = max(warmth.shadow_tokens, warmth.running_tokens)
+        call.finished_shadow_tokens_before = warmth.shadow_tokens
+        call.shadow_tokens_before = max(
+            warmth.shadow_tokens, warmth.running_tokens, warmth.stopped_tokens
+        )
         self._follow_hint(session, model)
         session.switches += call.is_switch
         session.current_model = model
@@ -83,6 +87,7 @@ class CallBook:
         call.is_decode_alone = pair.prefill.role is Role.DECODE
         if session.warmth_of(call.model).prefill_instance != pair.prefill.name:
             call.own_tokens_before = call.shadow_tokens_before = 0
+            call.finished_shadow_tokens_before = 0
 
     def first_byte(self, call: CallContext) -> None:
         ttft_s = self._clock() - call.started_s
@@ -142,7 +147,14 @@ class CallBook:
         held = HeldPrefix(
             own_tokens=call.own_tokens_before, shadow_tokens=call.shadow_tokens_before
         )
-        used_tokens = shadow_tokens_used(held, call.cached_tokens or 0)
+        cached_tokens = call.cached_tokens or 0
+        used_tokens = shadow_tokens_used(held, cached_tokens)
+        finished = replace(held, shadow_tokens=call.finished_shadow_tokens_before)
+        call.stopped_segment_tokens = stopped_segment_tokens(
+            finished, call.shadow_tokens_before, cached_tokens
+        )
+        warmth.computed_tokens += call.stopped_segment_tokens
+        warmth.stopped_tokens = 0
         # A P leg generates one token whatever D goes on to write.
         is_one = record.p_instance == record.d_instance
         output_tokens = (call.output_tokens or 0) if is_one else 1

@@ -54,7 +54,11 @@ class CallContext:
     own_tokens_before: int = 0
     """What the chosen model held of this session from its own calls, when this one arrived."""
     shadow_tokens_before: int = 0
-    """Where its shadow ended then, a running segment included."""
+    """Where its shadow ended then, a segment included that was running or had been stopped."""
+    finished_shadow_tokens_before: int = 0
+    """Where its finished segments ended."""
+    stopped_segment_tokens: int = 0
+    """What unfinished segments turned out to have computed, once the call's hits are known."""
     is_decode_alone: bool = False
     """D computes the prompt: no P was asked, or none could serve."""
     prompt_tokens: int | None = None

@@ -88,7 +88,7 @@ def change_text(name: str, instance: InstanceState) -> str:
 
 
 def state_table(state: ClusterState, *, with_last_line: bool = False) -> Table:
-    # Expanded, the last line takes what the others leave; else rich would shorten all of them for it.
+    # Expanded, the last line takes what the others leave; else rich shortens all of them for it.
     table = Table(box=None, pad_edge=False, expand=with_last_line)
     for column in ("instance", "role", "model", "state", "time", "pid", "url"):
         table.add_column(column, no_wrap=True)

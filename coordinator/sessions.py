@@ -67,6 +67,9 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
     """End of the finished shadow prefix (counted from the start of the prompt); 0: none."""
     running_tokens: int = 0
     """End of the segment in flight; 0: none."""
+    stopped_tokens: int = 0
+    """End of a segment that was stopped on its way; how much of it was computed shows at the next
+    look at the engine's cache. 0: none."""
     covered_tokens: int = 0
     missing_tokens: int = 0
     rendered_call: int = 0

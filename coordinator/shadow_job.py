@@ -6,12 +6,17 @@ and only the newest stable prefix: what was submitted before is a prefix of it, 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.sessions import ShadowState, Warmth
 from policy.segments import aligned, common_prefix_length, segment_ends
-from policy.warmth import HeldPrefix, after_segment, segment_computed_tokens
+from policy.warmth import (
+    HeldPrefix,
+    after_segment,
+    segment_computed_tokens,
+    stopped_segment_tokens,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -120,6 +125,7 @@ class ShadowJob:
         self.bytes_per_token = history.size_bytes / max(1, len(wanted))
         self.warmth.shadow_tokens = min(self.warmth.shadow_tokens, shadow)
         self.warmth.running_tokens = self.in_flight
+        self.warmth.stopped_tokens = min(self.warmth.stopped_tokens, common) if same_p else 0
         self.warmth.rendered_call = self.session.calls_total
         self._report()
         return same_p and self.in_flight <= common
@@ -151,8 +157,12 @@ class ShadowJob:
     def computed(self, end: int, cached_tokens: int) -> int:
         """P holds wanted[:end] now; gives what that cost."""
         warmth = self.warmth
-        cost = segment_computed_tokens(end, cached_tokens)
         held = HeldPrefix(own_tokens=warmth.own_tokens, shadow_tokens=warmth.shadow_tokens)
+        stopped = stopped_segment_tokens(held, warmth.stopped_tokens, cached_tokens)
+        if stopped:
+            held = replace(held, shadow_tokens=held.tokens + stopped)
+        warmth.stopped_tokens = 0
+        cost = segment_computed_tokens(end, cached_tokens) + stopped
         held = after_segment(held, end, cached_tokens, self.limits.block_size)
         warmth.own_tokens, warmth.shadow_tokens = held.own_tokens, held.shadow_tokens
         warmth.segments += end > self.covered
@@ -173,6 +183,10 @@ class ShadowJob:
     def lost_push(self) -> None:
         self.push_end = 0
         self.push_failed = True
+
+    def lost_segment(self) -> None:
+        """It ended early, by us or by the engine: what it had computed is cached all the same."""
+        self.warmth.stopped_tokens = max(self.warmth.stopped_tokens, self.in_flight)
 
     def end_segment(self) -> None:
         self.in_flight = self.warmth.running_tokens = 0
@@ -195,6 +209,7 @@ class ShadowJob:
             if task is not None:
                 task.cancel()
         self._stop_push()
+        self.lost_segment()
         self.rendering = self.submitting = self.pending = None
         self.stalled, self.is_rendering = True, False
         # `running_tokens` stays: what the engine had computed of that segment is cached, and the
@@ -208,6 +223,7 @@ class ShadowJob:
         if self.submitting is not None:
             self.submitting.cancel()
             self.submitting = None
+        self.lost_segment()
         self.end_segment()
 
     def _stop_push(self) -> None:

@@ -125,6 +125,7 @@ class ShadowWorker:
                 await self._warm(job, step)
             except ShadowFailed as error:
                 self._lost(job, "segment", error)
+                job.lost_segment()
                 # A newer history may have come meanwhile: that one is worth its own attempt.
                 job.stalled = job.version == version
             job.end_segment()

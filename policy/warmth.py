@@ -63,6 +63,12 @@ def segment_computed_tokens(end_tokens: int, cached_tokens: int) -> int:
     return max(0, end_tokens - cached_tokens)
 
 
+def stopped_segment_tokens(held: HeldPrefix, stopped_tokens: int, cached_tokens: int) -> int:
+    """What a segment up to `stopped_tokens` had computed when it was stopped. The engine tells only
+    by what it has cached at the next look; `held` is the record of what had finished before."""
+    return max(0, min(cached_tokens, stopped_tokens) - held.tokens)
+
+
 def shadow_tokens_used(held: HeldPrefix, cached_tokens: int) -> int:
     """The part of a prompt's cached tokens that is there only because of the shadow; `held` is the
     record before the call."""

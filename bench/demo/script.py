@@ -49,9 +49,8 @@ SMALL, LARGE = 0, 1
 STEPS: tuple[Step, ...] = (
     Step(model=SMALL),
     _step(SMALL, 1.0, "list_files", "."),
-    _step(SMALL, 1.3, "read_file", "policy/slack.py", "1", "140"),
     _step(LARGE, 0.4, "run_test", "tests/policy/test_slack.py"),
-    _step(LARGE, 0.7, "read_file", "policy/shadow_queue.py", "1", "140"),
+    _step(LARGE, 1.3, "read_file", "policy/slack.py", "1", "140"),
     _step(SMALL, 0.7, "grep", "slack", "engine"),
     _step(SMALL, 1.4, "read_file", "engine/scheduler.py", "1", "140"),
     _step(LARGE, 0.5, "grep", "supersede|cancel", "coordinator"),

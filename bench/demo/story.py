@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 TARGET_TOKENS = 6300
 """Length of the last prompt; the window of the demo's models is 8,192 tokens."""
-MAX_OUTPUT_TOKENS = 24
+MAX_OUTPUT_TOKENS = 20
 CALL_TIMEOUT_S = 180.0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from coordinator.calls import CallKind
@@ -11,6 +13,9 @@ from coordinator.sessions import Session
 from coordinator.shadow_job import JobLimits, ShadowJob, Step
 from coordinator.stream_text import Answer
 from policy.vocabulary import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMITS = JobLimits(block_size=4, max_tokens=64, segment_tokens=16, resubmit_tokens=8)
 HISTORY = History(kind=CallKind.CHAT, text=b'[{"role":"user"}]', fields={})
@@ -169,6 +174,28 @@ def test_a_stopped_job_keeps_what_it_has_and_says_how_far_it_may_have_come() -> 
     assert (job.covered, job.in_flight, job.warmth.running_tokens) == (16, 0, 32)
     job.retarget(range(44), LATER, COLOCATED)
     assert (job.covered, job.warmth.running_tokens) == (16, 0)
+
+
+def test_what_a_stopped_segment_computed_is_counted_at_the_next_look() -> None:
+    job = a_job(64, covered=16)
+    job.begin(48)
+    job.stop()
+    assert job.warmth.stopped_tokens == 48
+    job.retarget(range(64), LATER, COLOCATED)
+    assert job.computed(64, cached_tokens=32) == 16 + 32  # 16 of the stopped one, 32 of its own
+    assert (job.warmth.computed_tokens, job.warmth.own_tokens) == (16 + 48, 0)
+    assert job.warmth.stopped_tokens == 0
+
+
+@pytest.mark.parametrize("end_it", [ShadowJob.drop_segment, ShadowJob.lost_segment])
+def test_a_segment_that_ended_early_had_computed_something(
+    end_it: Callable[[ShadowJob], None],
+) -> None:
+    job = a_job(64, covered=16)
+    job.begin(48)
+    end_it(job)
+    job.retarget([*range(40), *range(1000, 1024)], LATER, COLOCATED)  # rewritten behind 40
+    assert job.computed(64, cached_tokens=48) == 24 + 16
 
 
 def test_costs_are_counted_once() -> None:

@@ -13,6 +13,7 @@ from policy.warmth import (
     cut,
     segment_computed_tokens,
     shadow_tokens_used,
+    stopped_segment_tokens,
 )
 
 
@@ -123,3 +124,19 @@ def test_no_history_counts_more_than_was_cached_or_computed(
         assert held.shadow_tokens % 32 == 0
         assert 0 <= shadow_tokens_used(held, cached_tokens) <= cached_tokens
         assert shadow_tokens_used(held, cached_tokens) <= held.shadow_tokens
+
+
+@pytest.mark.parametrize(
+    ("held", "stopped_tokens", "cached_tokens", "expected"),
+    [
+        (HeldPrefix(own_tokens=100, shadow_tokens=200), 600, 450, 250),
+        (HeldPrefix(own_tokens=100, shadow_tokens=200), 600, 900, 400),  # the rest is not its work
+        (HeldPrefix(own_tokens=300, shadow_tokens=200), 600, 450, 150),
+        (HeldPrefix(own_tokens=100, shadow_tokens=200), 600, 150, 0),  # evicted meanwhile
+        (HeldPrefix(own_tokens=100, shadow_tokens=200), 0, 900, 0),  # none was stopped
+    ],
+)
+def test_what_a_stopped_segment_computed_shows_in_what_is_cached(
+    held: HeldPrefix, stopped_tokens: int, cached_tokens: int, expected: int
+) -> None:
+    assert stopped_segment_tokens(held, stopped_tokens, cached_tokens) == expected
