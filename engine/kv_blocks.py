@@ -11,6 +11,7 @@ Host: engine.kv_pool."""
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 IN_ORDER = UNCACHED, IDLE_SHADOW, RECENT_SHADOW, IDLE_NORMAL, RECENT_NORMAL = range(5)
 """The lists, in the order in which normal traffic empties them (victims_for_foreground)."""
 SPLIT = ((RECENT_SHADOW, IDLE_SHADOW), (RECENT_NORMAL, IDLE_NORMAL))
+_place_in_memory = attrgetter("block_id")
 AGED_PER_CALL = 256
 """Entries of a class that become idle in one step, at most: a step's cost has a limit. Each block
 pays once for each time it is freed, and a count that lags behind only makes shadow work wait."""
@@ -151,6 +153,11 @@ class TwoClassQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """The same blocks as vLLM's queue would give, in rising order.
+
+        A request's blocks come back last one first, so that after one lap of the pool vLLM hands
+        them out falling. NIXL merges neighbours into one descriptor only if they rise on both
+        sides: of P and D in different laps, none."""
         blocks = self._take_for_shadow(n) if self.taker is RequestClass.SHADOW else []
         # A shadow that is short here never was: its room is checked first (engine.kv_pool). Should
         # vLLM ask for more, a live engine with a shadow beyond its share is the lesser harm.
@@ -160,6 +167,8 @@ class TwoClassQueue:
             blocks += self._take(at, n - len(blocks))
         assert len(blocks) == n, (n, self.counts())
         self.num_free_blocks -= n
+        if n > 1:
+            blocks.sort(key=_place_in_memory)
         if self.taker is RequestClass.SHADOW:
             for block in blocks:
                 self._is_shadow[block.block_id] = 1

@@ -212,6 +212,19 @@ def test_blocks_can_be_walked_in_eviction_order_from_any_free_one() -> None:
     assert after(rig.blocks[taken[0]]) == []
 
 
+def test_blocks_of_one_request_rise_in_every_lap_of_the_pool() -> None:
+    """NIXL merges only such ones into one descriptor (tests/kv_transport/test_nixl_link.py)."""
+    rig = Rig(cap_share=1.0)
+    for by in (RequestClass.NORMAL, RequestClass.SHADOW, RequestClass.ROUTED) * 2:
+        first, second = rig.use(8, by), rig.use(12, by)
+        assert (first, second) == (sorted(first), sorted(second))
+        assert sorted(first + second) == list(range(20))
+        # As vLLM frees a request: its last block first.
+        rig.free(first[::-1])
+        rig.free(second[::-1])
+        rig.later(IDLE_AGE_S + 1)
+
+
 def test_an_empty_queue_gives_nothing() -> None:
     rig = Rig(total=1)
     assert rig.queue.popleft() is rig.blocks[0]
@@ -287,7 +300,7 @@ class Both:
             if best:
                 self.model.take(best[0], by)
                 expected.append(best[0])
-        assert self.rig.use(len(expected), by) == expected
+        assert self.rig.use(len(expected), by) == sorted(expected)
         self.used += expected
 
     def give(self) -> None:
