@@ -235,6 +235,9 @@ class ShadowConfig(Strict):
     min_switch_probability: float = Field(ge=0, le=1)
     timeout_s: float = Field(gt=0)
     """A shadow segment that takes longer is given up."""
+    pushes: bool = True
+    """Whether decode instances pull shadow KV ahead of a switch; without, it stays on the prefill
+    instance until the switch (for comparisons: bench.live --topology pd)."""
 
 
 class ClusterConfig(Strict):

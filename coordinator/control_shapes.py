@@ -72,6 +72,11 @@ class CallRow(Shape):
     e2el_ms: float | None
     p_instance: str | None
     d_instance: str | None
+    p_leg_ms: float | None = Field(description="P leg that handed over; null: D computed it all")
+    p_queue_ms: float | None = Field(
+        description="Of it, before its first iteration; only with enable_per_request_metrics"
+    )
+    d_leg_ms: float | None = Field(description="D leg of a stream until its first byte")
     finish_reason: str | None
     error: str | None
     age_s: float | None = Field(description="Since the call arrived")

@@ -131,12 +131,15 @@ class Legs:
         uncached_tokens = _uncached(call)
         prefill.inflight_tokens += uncached_tokens
         prefill.inflight_calls += 1
+        asked_s = self.clock()
         try:
             handoff = await self.client.prefill(prefill, call.kind.path, body, fresh)
         finally:
             prefill.inflight_tokens -= uncached_tokens
             prefill.inflight_calls -= 1
         self.cluster.served(prefill)
+        call.record.p_leg_ms = round(1e3 * (self.clock() - asked_s), 3)
+        call.record.p_queue_ms = handoff.queue_ms
         return handoff
 
     async def _decode_on(
@@ -157,6 +160,8 @@ class Legs:
         finally:
             decode.inflight_tokens -= uncached_tokens
         self.cluster.served(decode)
+        if call.stream:
+            call.record.d_leg_ms = round(1e3 * (self.clock() - asked_s), 3)
         if handoff is not None and call.stream:
             decode.saw_handoff(self.clock() - asked_s)
         return answer

@@ -37,9 +37,16 @@ _CLIENTS_FAULT: Final = frozenset({400, 404, 405, 409, 413, 415, 422, 429})
 _SHOWN_BYTES: Final = 300
 
 
+class _Metrics(msgspec.Struct):
+    """Only of engines with `enable_per_request_metrics`."""
+
+    queue_time_ms: float | None = None
+
+
 class _PrefillReply(msgspec.Struct):
     kv_transfer_params: Any = None
     usage: Usage | None = None
+    metrics: _Metrics | None = None
 
 
 _decode_prefill = msgspec.json.Decoder(_PrefillReply).decode
@@ -51,6 +58,8 @@ class Handoff(NamedTuple):
     remote_kv: RemoteKv
     cached_tokens: int
     """What P found in its own cache: the truth of the call's usage."""
+    queue_ms: float | None = None
+    """How long the leg waited in P, if the engine tells."""
 
 
 class EngineAnswer:
@@ -118,7 +127,8 @@ class NodeClient:
         except (msgspec.DecodeError, KvParamsInvalid) as error:
             raise EngineFailed(instance.name, f"gave no hand-off: {error}") from error
         cached_tokens = 0 if reply.usage is None else reply.usage.cached_tokens
-        return Handoff(remote_kv, cached_tokens)
+        queue_ms = None if reply.metrics is None else reply.metrics.queue_time_ms
+        return Handoff(remote_kv, cached_tokens, queue_ms)
 
     async def begin(
         self, instance: Instance, path: str, body: bytes, fresh: bool = False

@@ -41,6 +41,12 @@ class CallRecord(msgspec.Struct, kw_only=True):
     e2el_ms: float | None = None
     p_instance: str | None = None
     d_instance: str | None = None
+    p_leg_ms: float | None = None
+    """Of the P leg that handed over; None: D computed the prompt."""
+    p_queue_ms: float | None = None
+    """Of it, before its first iteration; None: the engine does not tell."""
+    d_leg_ms: float | None = None
+    """Of a stream's D leg, until its first byte."""
     finish_reason: str | None = None
     error: str | None = None
     started_s: float = 0.0

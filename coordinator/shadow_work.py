@@ -48,6 +48,7 @@ class ShadowWorker:
 
     def __init__(self, config: ClusterConfig, cluster: Cluster, counters: ShadowCounters) -> None:
         self._timeout_s = config.shadow.timeout_s
+        self._pushes = config.shadow.pushes
         self._secret = config.coordinator.engine_secret
         self._cluster = cluster
         self._counters = counters
@@ -176,7 +177,7 @@ class ShadowWorker:
 
     async def _granted(self, job: ShadowJob, pair: Pair, step: Step) -> bool:
         """Whether D's slot was taken, so that P may be asked for a hand-off."""
-        if pair.colocated or job.push_failed or not pair.decode.healthy:
+        if not self._pushes or pair.colocated or job.push_failed or not pair.decode.healthy:
             return False
         if not step.is_push and (job.push_end or not job.decode_keeps_up):
             return False

@@ -28,6 +28,9 @@ class SessionCall(msgspec.Struct):
 
     call: int
     shadow_tokens: int = 0
+    p_leg_ms: float | None = None
+    p_queue_ms: float | None = None
+    d_leg_ms: float | None = None
 
 
 class ShadowState(msgspec.Struct):
@@ -72,6 +75,8 @@ class Reply:
     finish_reason: str = ""
     p_instance: str = ""
     d_instance: str = ""
+    d_queue_ms: float | None = None
+    """How long the call waited in D, for its KV too; None: the engine does not tell."""
 
 
 class AgentClient:
@@ -182,9 +187,14 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: CachedTokens | None = None
 
 
+class _Metrics(msgspec.Struct):
+    queue_time_ms: float | None = None
+
+
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
+    metrics: _Metrics | None = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
 
@@ -237,6 +247,8 @@ def _decoded(data: bytes, what: str) -> _Chunk:
 def _take(reply: Reply, chunk: _Chunk, elapsed_s: float) -> None:
     if chunk.prompt_token_ids is not None:
         reply.prompt_ids = chunk.prompt_token_ids
+    if chunk.metrics is not None:
+        reply.d_queue_ms = chunk.metrics.queue_time_ms
     for choice in chunk.choices:
         if choice.delta.content:
             reply.ttft_s = reply.ttft_s or elapsed_s

@@ -87,6 +87,8 @@ class FakeEngine:
         """Overrides the generated text."""
         self.tool_call: dict[str, Any] | None = None
         """`{"name", "arguments"}`: chat answers then call this tool."""
+        self.queue_time_ms: float | None = None
+        """Answers then tell it, as vLLM's do with `enable_per_request_metrics`."""
         self.takes_control = True
         """Whether control requests are answered, as our scheduler does; False: as plain vLLM."""
         self.changes: list[dict[str, Any]] = []
@@ -152,6 +154,7 @@ class FakeEngine:
             with_usage=bool((body.get("stream_options") or {}).get("include_usage")),
             with_token_ids=bool(body.get("return_token_ids")),
             tool_call=call,
+            queue_time_ms=self.queue_time_ms,
             kv_transfer_params=self._handoff(record),
         )
 

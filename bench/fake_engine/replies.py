@@ -43,6 +43,7 @@ class Answer:
     with_usage: bool
     with_token_ids: bool
     tool_call: dict[str, Any] | None = None
+    queue_time_ms: float | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
     def usage(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Answer:
         reply = self._head(kind) | {"choices": [choice], "usage": self.usage()}
         if self.is_chat:
             reply["prompt_token_ids"] = ids
-        return reply | {"kv_transfer_params": self.kv_transfer_params}
+        return reply | self._metrics() | {"kv_transfer_params": self.kv_transfer_params}
 
     def chunks(self) -> Iterator[bytes]:
         """The SSE events of a call with `stream`, one per generated token, `[DONE]` included. The
@@ -84,8 +85,13 @@ class Answer:
         if self.finish_reason != "length":
             yield self._chunk(self._delta("", []), self.finish_reason)
         if self.with_usage:
-            yield sse(self._head(self._chunk_kind()) | {"choices": [], "usage": self.usage()})
+            end = {"choices": [], "usage": self.usage()} | self._metrics()
+            yield sse(self._head(self._chunk_kind()) | end)
         yield DONE
+
+    def _metrics(self) -> dict[str, Any]:
+        known = self.queue_time_ms is not None
+        return {"metrics": {"queue_time_ms": self.queue_time_ms}} if known else {}
 
     def _whole_choice(self) -> dict[str, Any]:
         text = "".join(self.pieces)

@@ -1,9 +1,10 @@
-"""Normal traffic and agent sessions against a live colocated cluster, under several controllers.
+"""Normal traffic and agent sessions against a live cluster, under several controllers.
 
     python -m bench.live --save-result --result-dir out/bench
 
 Finished cells stay in RESULT_DIR/live and are not run again; the same command goes on where it was
-stopped. --smoke runs two short cells, each time anew."""
+stopped. --smoke runs a few short cells, each time anew. --topology pd compares shadow off, on P
+only and with D's pulls, and splits the time to the first token."""
 
 from __future__ import annotations
 
@@ -18,9 +19,16 @@ from rich.console import Console
 
 from bench.demo.errors import CallFailed
 from bench.live.calibrate import NotSaturated
-from bench.live.cells import FilterInvalid, chosen, full_matrix, smoke_matrix
+from bench.live.cells import (
+    FilterInvalid,
+    chosen,
+    full_matrix,
+    pd_matrix,
+    pd_smoke_matrix,
+    smoke_matrix,
+)
 from bench.live.errors import LiveError
-from bench.live.options import Options
+from bench.live.options import Options, Topology
 from bench.live.settings import FULL, SMOKE
 from bench.live.store import ResultsMixed
 from configs.errors import ConfigError
@@ -30,8 +38,11 @@ from coordinator.start_errors import ClusterStartError
 if TYPE_CHECKING:
     from types import FrameType
 
-CONFIG = Path("configs/local_colocated.yaml")
-RESULT = "live_colocated"
+CONFIGS: dict[Topology, Path] = {
+    "colocated": Path("configs/local_colocated.yaml"),
+    "pd": Path("configs/local_pd.yaml"),
+}
+MATRICES = {"colocated": (full_matrix, smoke_matrix), "pd": (pd_matrix, pd_smoke_matrix)}
 
 
 def main() -> int:
@@ -65,27 +76,37 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     result = run_live(options, console)
     if result is not None and arguments.save_result:
-        folder = arguments.result_dir
-        (folder / f"{RESULT}.json").write_text(json.dumps(result, indent=2) + "\n")
-        write_png(result["cells"], _title(result), folder / f"{RESULT}.png")
-        console.print(f"written to {folder}: {RESULT}.json, {RESULT}.png", soft_wrap=True)
+        path = arguments.result_dir / f"live_{options.topology}.json"
+        path.write_text(json.dumps(result, indent=2) + "\n")
+        console.print(f"written to {path}", soft_wrap=True)
+        if options.topology == "colocated":
+            write_png(result["cells"], _title(result), path.with_suffix(".png"))
+            console.print(f"written to {path.with_suffix('.png')}", soft_wrap=True)
     failed = [one for one in (result or {}).get("verdicts", ()) if one["outcome"] == "failed"]
     return 1 if arguments.gate and (failed or result is None) else 0
 
 
 def _options(arguments: argparse.Namespace) -> Options:
     """Raises FilterInvalid."""
-    wanted = smoke_matrix() if arguments.smoke else full_matrix()
+    topology: Topology = arguments.topology
+    full, short = MATRICES[topology]
+    wanted = short() if arguments.smoke else full()
     picked = [] if arguments.report else chosen(wanted, arguments.only)
     return Options(
-        config=arguments.config,
-        folder=arguments.result_dir / ("live-smoke" if arguments.smoke else "live"),
+        config=arguments.config or CONFIGS[topology],
+        folder=arguments.result_dir / _folder(topology, smoke=arguments.smoke),
+        topology=topology,
         settings=SMOKE if arguments.smoke else FULL,
         wanted=wanted,
         chosen=picked,
         max_s=60 * arguments.max_minutes,
         fresh=arguments.fresh or (arguments.smoke and not arguments.report),
     )
+
+
+def _folder(topology: Topology, *, smoke: bool) -> str:
+    parts = ("live", "" if topology == "colocated" else topology, "smoke" if smoke else "")
+    return "-".join(part for part in parts if part)
 
 
 def _list(options: Options, console: Console) -> None:
@@ -109,10 +130,11 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, default=CONFIG, help="the cluster to start")
+    parser.add_argument("--topology", choices=tuple(CONFIGS), default="colocated")
+    parser.add_argument("--config", type=Path, help="the cluster to start; its shape must be that")
     parser.add_argument("--save-result", action="store_true", help="write JSON and picture")
     parser.add_argument("--result-dir", type=Path, default=Path("out/bench"))
-    parser.add_argument("--smoke", action="store_true", help="two short cells, under 5 minutes")
+    parser.add_argument("--smoke", action="store_true", help="a few short cells")
     parser.add_argument("--cells", action="store_true", help="list the cells and do nothing")
     parser.add_argument(
         "--only",

@@ -40,7 +40,8 @@ def run_cell(bench: Bench, cell: Cell, recorded: Mapping[str, RecordedSession]) 
     """Raises LiveError or ClusterStartError; a failed call is a row, not an error."""
     started_unix_s, started_s = time.time(), time.perf_counter()
     bench.engines.prepare(cell.controller, cell.name)
-    with bench.engines.coordinator(cell.controller, bench.calibration) as (url, pid):
+    changes = [] if cell.pushes else ["shadow.pushes=false"]
+    with bench.engines.coordinator(cell.controller, bench.calibration, changes) as (url, pid):
         cpu_before_s, joules = cpu_s(pid), bench.meter.joules()
         played = asyncio.run(_play(bench, cell, url, recorded))
         energy_j = used_joules(joules, bench.meter.joules())
@@ -49,6 +50,7 @@ def run_cell(bench: Bench, cell: Cell, recorded: Mapping[str, RecordedSession]) 
     facts = CellFacts(
         load=cell.load,
         controller=cell.controller.value,
+        pushes=cell.pushes,
         repeat=cell.repeat,
         started_unix_s=round(started_unix_s, 1),
         duration_s=round(played.duration_s, 2),

@@ -24,6 +24,9 @@ OTHERS_REPEAT = 2
 """The baselines run once, beside the cells that they are compared with."""
 COMPARED = (Controller.OFF, Controller.HARVEST_SLO)
 OTHERS = (Controller.HARVEST, Controller.REQUEST, Controller.EAGER)
+ON_P_ONLY = "-on-p-only"
+PD_LOAD = 0.3
+PD_REPEATS = 3
 FILTER_KEYS = ("load", "controller", "repeat")
 
 
@@ -39,10 +42,17 @@ class Cell:
     """Rate of the normal requests, as a share of the measured capacity."""
     controller: Controller
     repeat: int
+    pushes: bool = True
+    """Whether D pulls shadow KV ahead of a switch, where P and D are apart."""
 
     @property
     def name(self) -> str:
-        return f"load{self.load:g}-{self.controller.value}-r{self.repeat}"
+        system = system_name(self.controller.value, pushes=self.pushes)
+        return f"load{self.load:g}-{system}-r{self.repeat}"
+
+
+def system_name(controller: str, *, pushes: bool) -> str:
+    return controller if pushes else f"{controller}{ON_P_ONLY}"
 
 
 def full_matrix() -> list[Cell]:
@@ -60,6 +70,28 @@ def full_matrix() -> list[Cell]:
 
 def smoke_matrix() -> list[Cell]:
     return _block(MIDDLE_LOAD, COMPARED, 1)
+
+
+def pd_matrix() -> list[Cell]:
+    """Shadow off, on P only, and with D's pulls."""
+    return [cell for repeat in range(1, PD_REPEATS + 1) for cell in _pd_block(PD_LOAD, repeat)]
+
+
+def pd_smoke_matrix() -> list[Cell]:
+    return _pd_block(PD_LOAD, 1)
+
+
+def _pd_block(load: float, repeat: int) -> list[Cell]:
+    systems = (
+        (Controller.OFF, True),
+        (Controller.HARVEST_SLO, False),
+        (Controller.HARVEST_SLO, True),
+    )
+    ordered = systems if repeat % 2 else systems[::-1]
+    return [
+        Cell(load=load, controller=controller, repeat=repeat, pushes=pushes)
+        for controller, pushes in ordered
+    ]
 
 
 def _block(load: float, controllers: Sequence[Controller], repeat: int) -> list[Cell]:
@@ -85,7 +117,7 @@ def chosen(cells: Iterable[Cell], filters: Sequence[str]) -> list[Cell]:
 def _of(cell: Cell, key: str) -> str:
     values = {
         "load": f"{cell.load:g}",
-        "controller": cell.controller.value,
+        "controller": system_name(cell.controller.value, pushes=cell.pushes),
         "repeat": str(cell.repeat),
     }
     return values[key]

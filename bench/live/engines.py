@@ -19,7 +19,7 @@ from bench.live.engine_admin import change, reset_cache
 from bench.live.errors import EngineUnwilling
 from configs.load import effective_yaml, load_config
 from coordinator.local_cluster import COORDINATOR, LocalCluster
-from policy.vocabulary import Controller
+from policy.vocabulary import Controller, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bench.live.records import Calibration
     from configs.schema import ClusterConfig
 
+TELL_TIMES = "enable_per_request_metrics"
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
 """vLLM offers /reset_prefix_cache only with it."""
 
@@ -70,6 +71,11 @@ class Engines:
     def models(self) -> list[str]:
         return list(self.config.models)
 
+    @property
+    def is_pd(self) -> bool:
+        """Whether P and D are apart."""
+        return any(one.role is Role.DECODE for one in self.config.instances.values())
+
     def prepare(self, controller: Controller, name: str) -> None:
         """Empty caches and this controller on every engine, and a new trace called `name`; raises
         EngineUnwilling.
@@ -101,11 +107,15 @@ class Engines:
 
     @contextmanager
     def coordinator(
-        self, controller: Controller, calibration: Calibration | None
+        self,
+        controller: Controller,
+        calibration: Calibration | None,
+        more: Sequence[str] = (),
     ) -> Iterator[tuple[str, int]]:
-        """Its URL and pid. The SLOs that it marks calls with are the calibrated ones."""
+        """Its URL and pid. The SLOs that it marks calls with are the calibrated ones. `more`:
+        changes of its configuration."""
         path = self._run_dir / "coordinator.yaml"
-        changes = _changes(self.config, controller, calibration)
+        changes = [*_changes(self.config, controller, calibration), *more]
         path.write_text(effective_yaml(load_config(self._run_dir / "engines.yaml", changes)))
         with LocalCluster(path, self._run_dir / "coordinator") as cluster:
             yield cluster.url, cluster.pid(COORDINATOR)
@@ -120,6 +130,8 @@ class Engines:
         for model in self.config.models:
             budget = f"engine_args.max_num_batched_tokens={self._prefill_budget_tokens}"
             changes += [f'models.{model}.env.{DEV_MODE}="1"', f"models.{model}.{budget}"]
+            if self.is_pd:
+                changes.append(f"models.{model}.engine_args.{TELL_TIMES}=true")
         path.write_text(effective_yaml(load_config(self._source, changes)))
         self._cluster = LocalCluster(path, self._run_dir / "engines", coordinator=False)
         self._cluster.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from bench.live.cells import Cell
     from bench.live.settings import Settings
+
+Topology = Literal["colocated", "pd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +28,4 @@ class Options:
     max_s: float = float("inf")
     """No cell begins that would probably end later than this."""
     fresh: bool = False
+    topology: Topology = "colocated"

@@ -30,6 +30,12 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     e2el_ms: float = 0.0
     itl_ms: tuple[float, ...] = ()
     """Of normal requests: time between one piece of output and the next."""
+    queue_ms: float | None = None
+    """These four are the TTFT of a session's call in four parts (bench.live.ttft_split); None where
+    the engines do not tell."""
+    prefill_ms: float | None = None
+    transfer_ms: float | None = None
+    decode_ms: float | None = None
     prompt_digest: str = ""
     output_as_recorded: bool | None = None
     p_instance: str = ""
@@ -74,6 +80,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     load: float
     controller: str
+    pushes: bool = True
     repeat: int
     started_unix_s: float
     duration_s: float

@@ -17,6 +17,7 @@ from bench.live.cell_run import Bench, client_session, run_cell
 from bench.live.energy import EnergyMeter
 from bench.live.engines import Engines
 from bench.live.errors import LiveError
+from bench.live.pd_report import pd_document, pd_table
 from bench.live.plan import plan_sessions
 from bench.live.progress import Progress
 from bench.live.recording import record_sessions
@@ -143,8 +144,13 @@ def _reported(
         cap_ms=1e3 * longest_capped_s(config, calibration),
         conditions=conditions(config, os.getpid()).to_json(),
     )
+    if options.topology == "pd":
+        told = pd_document(run)
+        progress.show(pd_table(told["cells"], _title(run, "P and D apart")))
+        progress.say(f"checks: {told['checks']}")
+        return told
     told = document(run)
-    progress.show(live_table(told["cells"], _title(run)))
+    progress.show(live_table(told["cells"], _title(run, "colocated")))
     for verdict in verdicts(compared(run)):
         progress.say(verdict_line(verdict))
     progress.say(f"checks: {told['checks']}")
@@ -169,6 +175,6 @@ def longest_capped_s(config: ClusterConfig, calibration: Calibration) -> float:
     )
 
 
-def _title(run: Run) -> str:
+def _title(run: Run, topology: str) -> str:
     done = f"{len(run.cells)} of {len(run.wanted)} cells"
-    return f"live, colocated: {done}, mean ± half of the 95% interval"
+    return f"live, {topology}: {done}, mean ± half of the 95% interval"

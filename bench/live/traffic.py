@@ -19,6 +19,7 @@ from bench.demo.errors import CallFailed
 from bench.live.client import complete
 from bench.live.records import CallRow
 from bench.live.text import SYSTEM_PROMPT
+from bench.live.ttft_split import with_account
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -185,10 +186,8 @@ class Traffic:
         if view is not None:
             self.played.shadow_tokens_computed += view.shadow_tokens_computed
             self.played.shadow_tokens_used += view.shadow_tokens_used
-            used = {call.call: call.shadow_tokens for call in view.calls}
-            rows = [
-                msgspec.structs.replace(row, shadow_tokens=used.get(row.call, 0)) for row in rows
-            ]
+            told = {call.call: call for call in view.calls}
+            rows = [with_account(row, told.get(row.call)) for row in rows]
         self.played.rows += rows
 
 
@@ -205,6 +204,7 @@ def _answered(row: CallRow, reply: Reply, recorded_output: str) -> CallRow:
         output_as_recorded=reply.text == recorded_output,
         p_instance=reply.p_instance,
         d_instance=reply.d_instance,
+        transfer_ms=reply.d_queue_ms,
     )
 
 

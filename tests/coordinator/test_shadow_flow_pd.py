@@ -34,6 +34,18 @@ async def test_every_segment_is_computed_by_p_and_relayed_once_to_d() -> None:
         assert d.pulled_tokens <= warmth.covered_tokens
 
 
+async def test_without_pushes_a_shadow_stays_on_p() -> None:
+    async with a_rig(disaggregated=True, pushes=False) as rig:
+        session = rig.session()
+        rig.answer(session, rig.call(session, "small", messages=QUESTION), ANSWER)
+        await rig.idle()
+        assert rig.segments("large-p")
+        assert rig.segments("large-d") == hand_offs(rig) == []
+        warmth = session.warmth_of("large")
+        assert warmth.covered_tokens > warmth.pushed_tokens == 0
+        assert rig.cached(session, "large-p", AFTER) == warmth.covered_tokens
+
+
 async def test_p_never_pins_a_second_hand_off_in_front_of_a_busy_d() -> None:
     async with a_rig(disaggregated=True) as rig:
         p, d = rig.engines["large-p"], rig.engines["large-d"]
