@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -81,6 +82,7 @@ def check(parts: Parts) -> list[Problem]:
         *_router(parts),
         *_instances(parts),
         *_roles(parts),
+        *_coordinator(parts),
         *_addresses(parts),
         *_traces(parts),
         *_flags(parts),
@@ -160,6 +162,28 @@ def _roles(parts: Parts) -> Iterator[Problem]:
             yield ("models", name), f"must be colocated or disaggregated, not both, {counts}"
         elif not roles[Role.COLOCATED] and not (prefill and decode):
             yield ("models", name), f"needs at least 1 prefill and 1 decode instance, {counts}"
+
+
+def _coordinator(parts: Parts) -> Iterator[Problem]:
+    coordinator = parts.coordinator
+    if coordinator is None:
+        return
+    if coordinator.keys_path is not None and coordinator.keys_variable is not None:
+        yield ("coordinator", "keys_variable"), "must not be set beside coordinator.keys_path"
+    for index, upstream in enumerate(coordinator.upstreams):
+        host, slash, _ = upstream.partition("/")
+        if slash and not _is_network(upstream):
+            yield ("coordinator", "upstreams", index), f"must be a network, got {upstream!r}"
+        elif not slash and ":" in host and not host.rpartition(":")[2].isdigit():
+            yield ("coordinator", "upstreams", index), f"must be host or host:port, got {host!r}"
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _addresses(parts: Parts) -> Iterator[Problem]:

@@ -82,7 +82,23 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
     if isinstance(document.get("instances"), dict):
         instances = document["instances"].items()
         filled["instances"] = {key: _instance_filled_in(one, folder) for key, one in instances}
+    if isinstance(document.get("coordinator"), dict):
+        filled["coordinator"] = _coordinator_filled_in(document["coordinator"], folder)
     return filled, problems
+
+
+def _coordinator_filled_in(coordinator: Tree, folder: Path) -> Tree:
+    filled = dict(coordinator)
+    for name in ("keys_path", "learned_path"):
+        if isinstance(filled.get(name), str):
+            filled[name] = os.path.normpath(folder / filled[name])
+    if isinstance(filled.get("tls"), dict):
+        paths = filled["tls"].items()
+        filled["tls"] = {
+            name: os.path.normpath(folder / path) if isinstance(path, str) and path else path
+            for name, path in paths
+        }
+    return filled
 
 
 def _shadow_defaults(profile: Profile, document: Tree) -> Tree:

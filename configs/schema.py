@@ -82,6 +82,10 @@ class PriceConfig(Strict):
         uncached = self.input_per_million_tokens
         return InputPrice(uncached=uncached, cached=uncached * self.cached_input_share)
 
+    @property
+    def saved_per_cached_token(self) -> float:
+        return self.input_per_million_tokens * (1 - self.cached_input_share) / 1_000_000
+
 
 class ModelConfig(Strict):
     path: str = Field(min_length=1)
@@ -186,6 +190,24 @@ RouterConfig = Annotated[
 ]
 
 
+class LimitsConfig(Strict):
+    """Of one API key (without keys: of one bearer token)."""
+
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """On average; up to ten seconds' worth may come at once."""
+    concurrent_calls: int | None = Field(default=None, ge=1)
+    queued_calls: int = Field(default=64, ge=0)
+    """Calls beyond that wait for one to end; more are refused with 429."""
+    shadow_tokens_per_hour: int | None = Field(default=None, ge=1)
+    """Computed by shadow work for all keys of a tenant together."""
+
+
+class TlsConfig(Strict):
+    certificate: str = Field(min_length=1)
+    """A PEM file, as the next one relative to the configuration file."""
+    private_key: str = Field(min_length=1)
+
+
 class CoordinatorConfig(Strict):
     host: Host = "127.0.0.1"
     port: Port = 8100
@@ -200,6 +222,30 @@ class CoordinatorConfig(Strict):
     probe_interval_s: float = Field(default=2.0, gt=0)
     session_ttl_s: float = Field(default=3600.0, gt=0)
     max_sessions: int = Field(default=10_000, ge=1)
+    max_calls: int = Field(default=4096, ge=1)
+    """Running at once, of all clients."""
+    max_queued_calls: int = Field(default=1024, ge=0)
+    """Waiting for one of these to end; more are refused with 429."""
+    queue_wait_s: float = Field(default=30.0, gt=0)
+    """Longest wait in a queue, a key's own or everybody's."""
+    drain_s: float = Field(default=8.0, ge=0)
+    """At a stop: how long calls that run may take to end. `shadowprefill down` kills what is left
+    after ten seconds."""
+    limits: LimitsConfig = LimitsConfig()
+    keys_path: str | None = None
+    """A YAML file of API keys (configs.keys), relative to the configuration file; without keys
+    every bearer token is a tenant of its own."""
+    keys_variable: str | None = Field(default=None, min_length=1)
+    """An environment variable that holds the same document."""
+    upstreams: list[Annotated[str, Field(pattern=r"^[^\s/@]+(/\d{1,3})?$")]] = Field(
+        default_factory=list
+    )
+    """Where instances may be registered while it runs: `host`, `host:port` or a network such as
+    10.0.0.0/8. Nowhere else; those of the configuration need no entry."""
+    learned_path: str | None = None
+    """A JSON file for the switches that were seen, relative to the configuration file; unset: they
+    are learned anew after a start."""
+    tls: TlsConfig | None = None
     engine_secret: str = ""
     """Shared with the engines so that they trust our marks; empty: engines listen privately."""
 
@@ -233,6 +279,13 @@ class ShadowConfig(Strict):
     top_k: int = Field(ge=1)
     """Shadow jobs per session: the most probable models that were not chosen."""
     min_switch_probability: float = Field(ge=0, le=1)
+    min_expected_saving_s: float = Field(default=0.0, ge=0)
+    """Least prefill time that a job may save, times its probability; less is not worth a job."""
+    min_use_share: float = Field(default=0.0, ge=0, le=1)
+    """A model of whose shadow tokens less is used rests for `rest_s`; 0: never."""
+    use_window_tokens: int = Field(default=200_000, ge=1)
+    """Shadow tokens of a model by which that is judged; the older half counts half."""
+    rest_s: float = Field(default=600.0, gt=0)
     timeout_s: float = Field(gt=0)
     """A shadow segment that takes longer is given up."""
     pushes: bool = True

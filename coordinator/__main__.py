@@ -6,17 +6,21 @@ import argparse
 import functools
 import gc
 import logging
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
+from configs.keys import load_keys
 from configs.load import ConfigError, load_config
 from coordinator.app import create_app
 from coordinator.hot_protocol import HotProtocol
 
 if TYPE_CHECKING:
     import asyncio
+
+    from configs.schema import TlsConfig
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -29,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     try:
         config = load_config(options.config)
-        app = create_app(config)
+        app = create_app(config, keys=load_keys(config.coordinator))
     except (ConfigError, ValueError) as error:
         parser.exit(2, f"{error}\n")
     # uvicorn calls what it takes for a class.
@@ -46,8 +50,14 @@ def main(argv: list[str] | None = None) -> None:
         proxy_headers=False,
         log_level=options.log_level,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        # A call that is not at its end by then is told so (coordinator.hot_protocol).
+        timeout_graceful_shutdown=math.ceil(config.coordinator.drain_s),
+        **_tls_options(config.coordinator.tls),
     )
+
+
+def _tls_options(tls: TlsConfig | None) -> dict[str, Any]:
+    return {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.private_key}
 
 
 def _calm_garbage_collection() -> None:

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from coordinator.shadow_counters import ShadowCounters
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import msgspec
 
+    from configs.schema import ShadowConfig
+    from coordinator.clients import Client
     from coordinator.sessions import CallRecord, Session
     from coordinator.slo import CallSlo
     from policy.switching import SwitchTarget
@@ -65,6 +69,8 @@ class CallContext:
     """The engine's exact numbers; set before `call_ended`, None if the call failed before."""
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    client: Client = field(init=False, repr=False)
+    """Whose it is."""
     record: CallRecord = field(init=False, repr=False)
     """The session's row of this call."""
 
@@ -112,6 +118,10 @@ class ShadowHooks(Protocol):
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         """The `shadows` part of `GET /v1/sessions/{id}`."""
 
+    def reconfigure(self, shadow: ShadowConfig, off: Collection[str]) -> None:
+        """Other parameters, and models that are no targets any more, from the next call on; the
+        parameters of running segments stay."""
+
     @property
     def counters(self) -> ShadowCounters: ...
 
@@ -140,6 +150,8 @@ class NoShadow:
 
     def snapshot(self, session: Session) -> dict[str, dict[str, Any]]:
         return {}
+
+    def reconfigure(self, shadow: ShadowConfig, off: Collection[str]) -> None: ...
 
     @property
     def counters(self) -> ShadowCounters:

@@ -13,9 +13,9 @@ from coordinator.own_version import own_version
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from configs.schema import ClusterConfig
     from coordinator.calls import ShadowHooks
     from coordinator.health import Health
+    from coordinator.live_config import LiveConfig
     from coordinator.metrics import Metrics
     from coordinator.node_state import Cluster, Instance
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ClusterViews:
     """Writes instances and the cluster as the shapes of the control API."""
 
-    config: ClusterConfig
+    live: LiveConfig
     cluster: Cluster
     health: Health
     shadow: ShadowHooks
@@ -33,7 +33,7 @@ class ClusterViews:
     started_s: float
 
     def instance(self, instance: Instance) -> InstanceRow:
-        configured = self.config.instances.get(instance.name)
+        configured = self.live.current.instances.get(instance.name)
         return InstanceRow(
             name=instance.name,
             model=instance.model,
@@ -42,6 +42,7 @@ class ClusterViews:
             metrics_url=None if configured is None else configured.metrics_url,
             healthy=instance.healthy,
             state=self._state(instance),
+            registered=instance.registered,
             last_error=instance.last_error or None,
             silent_probes=instance.silent_probes,
             failures=instance.failures,
@@ -55,11 +56,13 @@ class ClusterViews:
         reasons = self.health.not_ready()
         return ClusterSummary(
             version=own_version(),
-            profile=self.config.profile,
-            controller=self.config.shadow.controller,
+            profile=self.live.current.profile,
+            controller=self.live.current.shadow.controller,
             uptime_s=self.clock() - self.started_s,
             ready=not reasons,
-            models={name: self._model(name, reasons.get(name)) for name in self.config.models},
+            models={
+                name: self._model(name, reasons.get(name)) for name in self.live.current.models
+            },
             instances=len(instances),
             healthy_instances=sum(one.healthy for one in instances),
             sessions=sessions,
@@ -68,7 +71,7 @@ class ClusterViews:
         )
 
     def _model(self, name: str, why_not: str | None) -> ModelSummary:
-        model, instances = self.config.models[name], self.cluster.of_model(name)
+        model, instances = self.live.current.models[name], self.cluster.of_model(name)
         return ModelSummary(
             ready=why_not is None,
             why_not=why_not,
@@ -90,7 +93,11 @@ class ClusterViews:
             running=self.shadow.running,
         )
 
-    def _state(self, instance: Instance) -> Literal["healthy", "suspect", "unhealthy"]:
+    def _state(
+        self, instance: Instance
+    ) -> Literal["healthy", "suspect", "unhealthy", "draining", "drained"]:
+        if instance.draining:
+            return "draining" if instance.inflight_calls else "drained"
         if not instance.healthy:
             return "unhealthy"
         return "suspect" if instance.suspect_until_s > self.clock() else "healthy"

@@ -25,7 +25,13 @@ class ErrorAnswer(BaseModel):
 
 
 Responses = dict[int | str, dict[str, Any]]
-NOT_FOUND: Final[Responses] = {404: {"model": ErrorAnswer}}
+INVALID: Final[Responses] = {400: {"model": ErrorAnswer}}
+REFUSED: Final[Responses] = INVALID | {
+    401: {"model": ErrorAnswer, "description": "No such API key"},
+    403: {"model": ErrorAnswer, "description": "For operators"},
+}
+NOT_FOUND: Final[Responses] = REFUSED | {404: {"model": ErrorAnswer}}
+CONFLICT: Final[Responses] = NOT_FOUND | {409: {"model": ErrorAnswer}}
 
 
 def shown(shape: Shape, status: int = 200) -> Response:

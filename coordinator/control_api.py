@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 if TYPE_CHECKING:
     from configs.schema import ClusterConfig
+    from coordinator.access import Access
     from coordinator.health import Health
     from coordinator.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApi:
+    access: Access
     config: ClusterConfig
     health: Health
     metrics: Metrics
@@ -30,7 +32,8 @@ class ControlApi:
         router.add_api_route("/metrics", self.prometheus, methods=["GET"])
         return router
 
-    async def models(self) -> Response:
+    async def models(self, request: Request) -> Response:
+        self.access.client(request)
         # `auto` is listed too: a client that picks from the list must be able to pick it.
         names = [*self.config.models, "auto"]
         cards = [
@@ -61,7 +64,10 @@ class ControlApi:
         }
         return _json({"ready": not reasons, "models": models}, 503 if reasons else 200)
 
-    async def prometheus(self) -> Response:
+    async def prometheus(self, request: Request) -> Response:
+        """Sums over all tenants: with configured keys for operators only."""
+        if self.access.clients.are_known:
+            self.access.operator(request)
         text = self.metrics.exposition()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

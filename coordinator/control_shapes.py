@@ -4,7 +4,7 @@ Fields are only ever added: the dashboard, the command line and routers of other
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,7 +40,7 @@ class ModelWarmth(Shape):
 
 class SessionRow(Shape):
     session_id: str
-    tenant: str = Field(description="First characters of the tenant's id")
+    tenant: str = Field(description="The tenant's id")
     kind: str = Field(description="chat or text")
     is_named: bool = Field(description="False: recognised by the history that a call extends")
     model: str | None = Field(description="Model of the last call")
@@ -170,6 +170,31 @@ class Finished(Shape):
     finished: Literal[True] = True
 
 
+class KeyUsageRow(Shape):
+    tenant: str
+    tenant_name: str
+    key: str = Field(description="Name of the key; without configured keys the tenant")
+    calls: int
+    unfinished_calls: int = Field(description="Of these, failed, refused by an engine or left")
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    shadow_tokens_used: int
+    saved_prefill_s: float = Field(description="What computing those would have taken (estimate)")
+    saved_input_price: float
+
+
+class TenantShadow(Shape):
+    computed_tokens: int
+    used_tokens: int
+    quota_left_tokens: int | None = Field(description="null: no quota; below 0 it is overdrawn")
+
+
+class UsageAnswer(Shape):
+    keys: list[KeyUsageRow]
+    shadow_by_tenant: dict[str, TenantShadow]
+
+
 class InstanceRow(Shape):
     name: str
     model: str
@@ -177,15 +202,32 @@ class InstanceRow(Shape):
     url: str
     metrics_url: str | None = Field(description="Series of the scheduler in the engine")
     healthy: bool
-    state: Literal["healthy", "suspect", "unhealthy"] = Field(
+    state: Literal["healthy", "suspect", "unhealthy", "draining", "drained"] = Field(
         description="suspect: let a call time out; others are preferred for a while"
     )
+    registered: bool = Field(description="While it runs; the configuration does not know it")
     last_error: str | None
     silent_probes: int = Field(description="Health probes in a row without an answer")
     failures: int = Field(description="Legs that failed there in a row")
     inflight_calls: int = Field(description="Legs running there, as far as this coordinator knows")
     inflight_tokens: int = Field(description="Uncached prompt tokens of them (estimate)")
     handoff_s: float | None = Field(description="From a hand-off to D's first byte, running mean")
+
+
+class NewInstance(Shape):
+    """An engine that runs already, to take calls from now on."""
+
+    name: str
+    model: str
+    role: Role
+    url: str = Field(description="http(s)://host:port, among coordinator.upstreams")
+    kv_port: int | None = Field(default=None, description="NIXL side channel; prefill and decode")
+    metrics_port: int | None = None
+
+
+class Drain(Shape):
+    draining: bool = Field(default=True, description="false: it takes calls again")
+    force: bool = Field(default=False, description="Also if its model cannot do without it")
 
 
 class InstanceList(Shape):
@@ -230,4 +272,32 @@ class ClusterSummary(Shape):
 
 class ConfigInForce(Shape):
     shadow: ShadowConfig = Field(description="As changed since the start")
-    cluster: dict[str, object] = Field(description="The whole configuration, secrets masked")
+    shadow_off: list[str] = Field(description="Models that are no targets of shadow jobs for now")
+    cluster: dict[str, Any] = Field(description="The whole configuration, secrets masked")
+
+
+class ShadowChange(Shape):
+    changes: dict[str, float | int | str] = Field(
+        default_factory=dict, description="Fields of the section `shadow`: all of them or none"
+    )
+    models: dict[str, bool] = Field(
+        default_factory=dict, description="Whether a model is a target of shadow jobs"
+    )
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> ShadowChange:
+        if not self.changes and not self.models:
+            raise ValueError("must have changes, models or both")
+        return self
+
+
+class EngineAnswer(Shape):
+    instance: str
+    applied: bool
+    text: str
+
+
+class ShadowChanged(Shape):
+    shadow: ShadowConfig = Field(description="In force from now on")
+    shadow_off: list[str]
+    engines: list[EngineAnswer] = Field(description="What each engine made of its part")

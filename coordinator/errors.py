@@ -2,6 +2,7 @@
 
 * CallError                 has a status and an OpenAI error body
   + ClientError             4xx: the client must change the request; no engine is asked
+    - (401, 403, 429)       who asks and how often: coordinator.door_errors
     - BodyInvalid           not JSON, or a field of the wrong type or value
     - HeaderInvalid         a header of ours with a value that is none
     - PromptTooLong         cannot fit the model's context
@@ -11,6 +12,8 @@
     - ModelUnknown          404
     - SessionUnknown        404
     - InstanceUnknown       404
+    - InstanceBusy          409: drain it first, or bring another one
+    - UpstreamRefused       403: an address that the configuration does not allow
   + EngineRejected          an engine's own 4xx: pass its body on, do not try another instance
   + NodeUnavailable         this instance cannot serve the call now: place it on another one
     - ConnectFailed         nothing was sent; mark the instance unhealthy
@@ -19,6 +22,7 @@
     - AnswerTimeout         it did not begin to answer in time; suspect it
     - EngineFailed          it answered 5xx, or something we cannot read
   + AnswerUnfinished        a whole answer took too long: tell the client, nobody would be faster
+  + ShuttingDown            this coordinator stops: the client retries, elsewhere or later
   + NoInstance              every instance of the model is down: the client retries later
   + StreamBroken            bytes are out already: tell the client inside the stream, never retry"""
 
@@ -154,6 +158,28 @@ class InstanceUnknown(ClientError):
         super().__init__(f"the instance {name!r} does not exist; known instances are {known}")
 
 
+class InstanceBusy(ClientError):
+    """What is asked would cut off calls or leave a model without a role."""
+
+    status = 409
+    code = "instance_busy"
+    param = "name"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"instance {name}: {why}")
+
+
+class UpstreamRefused(ClientError):
+    """An address that we will not speak to."""
+
+    status = 403
+    code = "upstream_refused"
+    param = "url"
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"url {url[:200]!r} {why}")
+
+
 class EngineRejected(CallError):
     """The engine says that the request is wrong: its words are passed on."""
 
@@ -221,6 +247,20 @@ class EngineFailed(NodeUnavailable):
     """An answer that is no answer."""
 
     code = "engine_error"
+
+
+class ShuttingDown(CallError):
+    """This coordinator stops before the call could end."""
+
+    status = 503
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("this coordinator is shutting down; the answer is incomplete, try again")
+
+    @property
+    def retry_after_s(self) -> int | None:
+        return 1
 
 
 class NoInstance(CallError):

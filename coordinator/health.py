@@ -84,17 +84,21 @@ class Health:
         return reasons
 
     async def check_instances(self) -> None:
-        await asyncio.gather(*map(self._check, self.cluster.instances.values()))
+        await asyncio.gather(*map(self.check, self.cluster.instances.values()))
 
     async def _watch_instances(self) -> None:
         while True:
             await asyncio.sleep(self.config.coordinator.probe_interval_s)
             await self.check_instances()
 
-    async def _check(self, instance: Instance) -> None:
+    async def check(self, instance: Instance) -> None:
+        """Asks one instance how it is."""
         limit_s = max(self.config.coordinator.probe_interval_s, 1.0)
         try:
             error = await self.client.healthy(instance, limit_s)
+            if not error and not instance.verified:
+                error = await self.client.serves(instance, limit_s)
+                instance.verified = not error
         except TimeoutError:
             instance.silent_probes += 1
             if instance.healthy and instance.silent_probes < SILENT_PROBES:

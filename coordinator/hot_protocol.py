@@ -192,7 +192,10 @@ class HotExchange:
             if not self.disconnected:
                 await api.answer(self._kind, self._headers, body, self, watch)
                 assert self.is_over or self.disconnected, "the call has no answer"
-        except (Exception, asyncio.CancelledError) as error:
+        except asyncio.CancelledError:
+            self.keep_alive = False
+            await api.cut_off(self)
+        except Exception as error:
             await self._give_up(error)
         finally:
             self._watch = None
@@ -247,8 +250,8 @@ class HotExchange:
                 protocol.transport.close()
             protocol.on_response_complete()
 
-    async def _give_up(self, error: BaseException) -> None:
-        """A bug of ours, or a server that stops: the client is told, or at least let go."""
+    async def _give_up(self, error: Exception) -> None:
+        """A bug of ours: the client is told, or at least let go."""
         _log.error("a call ended by %r", error, exc_info=error)
         if self.is_started:
             self._protocol.transport.close()

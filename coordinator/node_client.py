@@ -49,6 +49,15 @@ class _PrefillReply(msgspec.Struct):
     metrics: _Metrics | None = None
 
 
+class _ModelCard(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ModelCard]
+
+
+_decode_models = msgspec.json.Decoder(_ModelList).decode
 _decode_prefill = msgspec.json.Decoder(_PrefillReply).decode
 
 
@@ -182,6 +191,21 @@ class NodeClient:
         except (CannotConnect, Disconnected) as error:
             return str(error)
         return "" if connection.status == 200 else f"/health answered {connection.status}"
+
+    async def serves(self, instance: Instance, timeout_s: float) -> str:
+        """Empty if its list of models has ours, else what is wrong; raises TimeoutError."""
+        try:
+            connection = await self._wire.send(
+                "GET", instance.url, "/v1/models", b"", timeout_s, fresh=True
+            )
+            try:
+                answer = await connection.read_all(timeout_s)
+            finally:
+                connection.release()
+            names = [card.id for card in _decode_models(answer).data]
+        except (CannotConnect, Disconnected, msgspec.MsgspecError) as error:
+            return f"its list of models cannot be read: {error}"
+        return "" if instance.model in names else f"serves {names}, not {instance.model!r}"
 
     async def _all(
         self, instance: Instance, path: str, body: bytes, fresh: bool, limit_s: float

@@ -25,7 +25,7 @@ from policy.vocabulary import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from configs.schema import ClusterConfig
+    from configs.schema import ClusterConfig, InstanceConfig
     from coordinator.sessions import Session
 
 ROOM_UNKNOWN: Final = sys.maxsize
@@ -53,6 +53,12 @@ class Instance:
     """Answered its last health probe, and refused no connection since."""
     silent_probes: int = 0
     """Health probes in a row that got no answer in time."""
+    draining: bool = False
+    """Takes no new calls; those that run go on to their end."""
+    registered: bool = False
+    """It came while the coordinator ran: the configuration file does not know it."""
+    verified: bool = True
+    """Seen to serve its model; one that was registered has to be, before it gets a call."""
     suspect_until_s: float = 0.0
     """It let a call time out: others are preferred until then."""
     inflight_tokens: int = 0
@@ -64,6 +70,10 @@ class Instance:
     handoff_s: float = 0.0
     """From a hand-off sent to this D to its first byte (running mean): transfer, queue, first
     iteration. 0: none was seen."""
+
+    @property
+    def takes_calls(self) -> bool:
+        return self.healthy and not self.draining
 
     def saw_handoff(self, took_s: float) -> None:
         newest = _WEIGHT_OF_NEWEST if self.handoff_s else 1.0
@@ -163,7 +173,7 @@ class Placement:
         left = [
             instance
             for instance in self._cluster.of_model(model, role)
-            if instance.name not in exclude
+            if instance.name not in exclude and not instance.draining
         ]
         now_s = self._clock()
         calm = [one for one in left if one.healthy and one.suspect_until_s <= now_s]
@@ -186,6 +196,33 @@ class Cluster:
         self._by_role: dict[tuple[str, Role], list[Instance]] = {}
         for instance in self.instances.values():
             self._by_role.setdefault((instance.model, instance.role), []).append(instance)
+
+    def add(self, name: str, config: InstanceConfig) -> Instance:
+        """While it runs. Sessions stay where they are: what is new holds nothing of theirs."""
+        instance = Instance(
+            name=name,
+            url=config.url,
+            role=config.role,
+            model=config.model,
+            registered=True,
+            verified=False,
+        )
+        self.instances[name] = instance
+        self._by_role.setdefault((instance.model, instance.role), []).append(instance)
+        return instance
+
+    def remove(self, instance: Instance) -> None:
+        """One that is drained. Its sessions find another when they next call; the others do not
+        move."""
+        assert not instance.inflight_calls, instance
+        del self.instances[instance.name]
+        self._by_role[instance.model, instance.role].remove(instance)
+
+    def is_last(self, instance: Instance) -> bool:
+        """Whether its model could serve no call without it. Calls get by without P."""
+        others = self.of_model(instance.model, instance.role)
+        is_needed = instance.role is not Role.PREFILL
+        return is_needed and not any(one.takes_calls for one in others if one is not instance)
 
     def of_model(self, model: str, role: Role | None = None) -> list[Instance]:
         if role is not None:
@@ -217,7 +254,7 @@ class Cluster:
 
     def _healthy(self, name: str | None) -> Instance | None:
         instance = self.instances.get(name or "")
-        return instance if instance is not None and instance.healthy else None
+        return instance if instance is not None and instance.takes_calls else None
 
     def served(self, instance: Instance) -> None:
         instance.failures = 0
@@ -263,7 +300,7 @@ class Cluster:
             (Role.PREFILL, Role.DECODE) if self.is_disaggregated(model) else (Role.COLOCATED,)
         )
         for role in roles:
-            if not any(instance.healthy for instance in self.of_model(model, role)):
+            if not any(instance.takes_calls for instance in self.of_model(model, role)):
                 return role
         return None
 

@@ -21,6 +21,7 @@ from coordinator.errors import (
     ClientError,
     ContentTypeUnsupported,
     MethodNotAllowed,
+    ShuttingDown,
 )
 from coordinator.pd_flow import Request
 from coordinator.sse import error_event
@@ -28,7 +29,9 @@ from coordinator.sse import error_event
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
+    from coordinator.admission import Admission
     from coordinator.client_watch import ClientWatch
+    from coordinator.clients import Clients
     from coordinator.metrics import Metrics
     from coordinator.pd_flow import PdFlow
 
@@ -97,6 +100,8 @@ class OpenAiApi:
     """Answers the calls of the hot paths; also an ASGI application for the paths in KINDS."""
 
     flow: PdFlow
+    clients: Clients
+    admission: Admission
     metrics: Metrics
     max_body_bytes: int
     clock: Callable[[], float]
@@ -112,14 +117,23 @@ class OpenAiApi:
         """The call of one request whose body is complete; a client that leaves cancels it."""
         try:
             try:
-                request = Request(read_body(kind, body), headers, self.clock())
-                await self.flow.serve(request, reply)
+                arrived_s, client = self.clock(), self.clients.of(headers)
+                request = Request(read_body(kind, body), headers, arrived_s, client)
+                lane = await self.admission.enter(client)
+                try:
+                    await self.flow.serve(request, reply)
+                finally:
+                    self.admission.leave(lane)
             except CallError as error:
                 await self._tell(reply, error)
         except asyncio.CancelledError:
             # By the watch: over. By anybody else (a server that stops): not ours to eat.
             if not watch.takes_back():
                 raise
+
+    async def cut_off(self, reply: CallReply) -> None:
+        """This coordinator stops: the client is told, whatever it has got."""
+        await self._tell(reply, ShuttingDown())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = AsgiReply(send)

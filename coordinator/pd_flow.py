@@ -18,7 +18,7 @@ from coordinator.errors import EngineRejected
 from coordinator.legs import Job
 from coordinator.metrics import Outcome
 from coordinator.routers import SessionView
-from coordinator.session_identity import history_digests, named_session, tenant_of
+from coordinator.session_identity import KIND_HEADER, history_digests, named_session, task_kind
 from coordinator.sessions import Session
 from coordinator.slo import slo_wish
 
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
     from coordinator.calls import ShadowHooks
+    from coordinator.clients import Client
     from coordinator.delivery import Delivery, Reply
     from coordinator.legs import Legs
     from coordinator.routers import Routing
     from coordinator.session_store import SessionStore
+    from coordinator.usage import Usage
 
 SHADOW_HEADER = b"x-shadowprefill-shadow"
 
@@ -43,6 +45,7 @@ class Request(NamedTuple):
     body: ClientBody
     headers: Mapping[bytes, bytes]
     arrived_s: float
+    client: Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class PdFlow:
     delivery: Delivery
     shadow: ShadowHooks
     book: CallBook
+    usage: Usage
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its checked body to its last byte. Raises CallError."""
@@ -64,6 +68,7 @@ class PdFlow:
         check_prompt_length(request.body, model, self.models[model].max_model_len)
 
         call = self.book.begin(session, request.body, model, request.arrived_s, wish)
+        call.client = request.client
         job = Job(session, call, request.body)
         self.shadow.call_started(session, call)
         try:
@@ -80,7 +85,7 @@ class PdFlow:
         await self.sessions.save(session)
 
     async def _session_of(self, request: Request) -> Session:
-        body, tenant = request.body, tenant_of(request.headers)
+        body, tenant = request.body, request.client.tenant
         name = named_session(request.headers, body)
         if name is not None:
             session = await self.sessions.get_or_create(tenant, name, body.kind)
@@ -89,6 +94,9 @@ class PdFlow:
         else:
             # Plain text has no messages to find a session by: it is a session of one call.
             session = Session(id="", tenant=tenant, kind=body.kind, identified=False)
+        kind = request.headers.get(KIND_HEADER)
+        if kind is not None:
+            session.task_kind = task_kind(kind)
         wish = request.headers.get(SHADOW_HEADER)
         if wish is not None:
             session.shadow_enabled = wish.strip().lower() != b"off"
@@ -106,7 +114,9 @@ class PdFlow:
     def _ended(self, job: Job, error: BaseException | None) -> None:
         outcome = _outcome(error)
         reason = "the client disconnected" if outcome is Outcome.CANCELLED else str(error)
-        self.book.end(job.session, job.call, outcome, None if error is None else reason)
+        call = job.call
+        self.book.end(job.session, call, outcome, None if error is None else reason)
+        self.usage.call_ended(call.client, call, outcome, call.record.shadow_tokens)
         self.shadow.call_ended(job.session, job.call, outcome is Outcome.OK)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coordinator.errors import BodyInvalid
+from coordinator.errors import BodyInvalid, HeaderInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,10 @@ SESSION_HEADERS: Final = (
 """In this order, before anything in the body."""
 
 BODY_HINTS: Final = ("session_id", "prompt_cache_key", "metadata.session_id")
+
+KIND_HEADER: Final = b"x-shadowprefill-task-kind"
+"""What sort of task the session is; switches are learned per kind."""
+MAX_KIND_CHARS: Final = 64
 
 ANONYMOUS: Final = "anonymous"
 MAX_ID_CHARS: Final = 256
@@ -53,6 +57,15 @@ def named_session(headers: Mapping[bytes, bytes], body: ClientBody) -> str | Non
         if hint:
             return _checked(hint, place)
     return None
+
+
+def task_kind(value: bytes) -> str:
+    """Raises HeaderInvalid."""
+    text = value.decode("latin-1").strip()
+    if len(text) > MAX_KIND_CHARS or not text.isascii() or not text.isprintable():
+        rule = f"must be at most {MAX_KIND_CHARS} printable ASCII characters"
+        raise HeaderInvalid(KIND_HEADER.decode(), rule, text)
+    return text
 
 
 def history_digests(messages: msgspec.Raw) -> list[bytes]:

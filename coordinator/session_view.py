@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coordinator.call_book import CallBook
     from coordinator.sessions import CallRecord, Session
 
-SHOWN_TENANT_CHARS = 8
-
 
 class HistoryLength(NamedTuple):
     tokens: int
@@ -36,7 +34,7 @@ class SessionViews:
     def row(self, session: Session) -> SessionRow:
         return SessionRow(
             session_id=session.id,
-            tenant=session.tenant[:SHOWN_TENANT_CHARS],
+            tenant=session.tenant,
             kind=str(session.kind),
             is_named=session.identified,
             model=session.current_model,

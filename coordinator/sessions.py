@@ -134,6 +134,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """What a router said about the next call (policy.hints); it ends with that call."""
     hint_plan: list[str] = msgspec.field(default_factory=list)
     """Models of the next calls, by the agent's own plan."""
+    task_kind: str = ""
+    """As the client names it; switches are learned per kind."""
     history_bytes: int = 0
     """Of the last call's prompt, and of its answer once it has ended (estimate)."""
     used_s: float = 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from coordinator.control_answer import NOT_FOUND, shown
+from coordinator.control_answer import NOT_FOUND, REFUSED, shown
 from coordinator.control_shapes import (
     Finished,
     Hint,
@@ -21,11 +21,11 @@ from coordinator.control_shapes import (
     SessionQuote,
 )
 from coordinator.errors import ModelUnknown, SessionUnknown
-from coordinator.session_identity import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from coordinator.access import Access
     from coordinator.calls import ShadowHooks
     from coordinator.quotes import Quotes
     from coordinator.session_store import SessionStore
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 NewTokens = Annotated[int, Query(ge=0, le=10_000_000)]
+Tenant = Annotated[str | None, Query(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsApi:
+    access: Access
     sessions: SessionStore
     shadow: ShadowHooks
     views: SessionViews
@@ -48,7 +50,13 @@ class SessionsApi:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["sessions"])
         add, one = router.add_api_route, "/v1/sessions/{session_id:path}"
-        add("/v1/sessions", self.list_sessions, methods=["GET"], response_model=SessionList)
+        add(
+            "/v1/sessions",
+            self.list_sessions,
+            methods=["GET"],
+            response_model=SessionList,
+            responses=REFUSED,
+        )
         add(
             one + "/quote",
             self.quote,
@@ -82,31 +90,43 @@ class SessionsApi:
         return router
 
     async def list_sessions(
-        self, request: Request, offset: Offset = 0, limit: Limit = 100
+        self,
+        request: Request,
+        offset: Offset = 0,
+        limit: Limit = 100,
+        all_tenants: bool = False,
     ) -> Response:
-        """The caller's sessions, the most recently used first, with what is warm on each model."""
-        page = await self.sessions.page(_tenant(request), offset, limit)
+        """The caller's sessions, the most recently used first, with what is warm on each model.
+        `all_tenants` is for operators."""
+        tenant: str | None = self.access.client(request).tenant
+        if all_tenants:
+            self.access.operator(request)
+            tenant = None
+        page = await self.sessions.page(tenant, offset, limit)
         rows = [self.views.row(session) for session in page.sessions]
         return shown(SessionList(data=rows, total=page.total, offset=offset, limit=limit))
 
-    async def session(self, request: Request, session_id: str) -> Response:
-        """One session: its calls, and what is warm on each model."""
-        session = await self._session(request, session_id)
+    async def session(self, request: Request, session_id: str, tenant: Tenant = None) -> Response:
+        """One session: its calls, and what is warm on each model. `tenant` is for operators."""
+        session = await self._session(request, session_id, tenant)
         return shown(self.views.detail(session, self.shadow.snapshot(session)))
 
-    async def quote(self, request: Request, session_id: str, new_tokens: NewTokens = 0) -> Response:
+    async def quote(
+        self, request: Request, session_id: str, new_tokens: NewTokens = 0, tenant: Tenant = None
+    ) -> Response:
         """What the session's next call would cost on each model now: first token and input price.
         Looks at this session and at queues only, and binds nothing."""
-        session = await self._session(request, session_id)
+        session = await self._session(request, session_id, tenant)
         return shown(self.quotes.of(session, new_tokens))
 
     async def hint(self, request: Request, session_id: str, hint: Hint) -> Response:
         """Says which models come next; takes the place of what was said before. Probabilities are
         about the next call, a plan about as many calls as it has models."""
+        self.access.client(request)
         for model in (*(hint.probabilities or ()), *(hint.plan or ())):
             if model not in self.models:
                 raise ModelUnknown(model, list(self.models))
-        session = await self._session(request, session_id)
+        session = await self._session(request, session_id, None)
         session.hint(hint.probabilities or {}, hint.plan or [])
         targets = [
             HintTarget(model=target.model, probability=target.probability)
@@ -115,19 +135,16 @@ class SessionsApi:
         await self.sessions.save(session)
         return shown(HintAnswer(session_id=session_id, targets=targets))
 
-    async def finish(self, request: Request, session_id: str) -> Response:
+    async def finish(self, request: Request, session_id: str, tenant: Tenant = None) -> Response:
         """Forgets the session and stops its shadow work. Calls that run go on to their end."""
-        session = await self.sessions.remove(_tenant(request), session_id)
+        owner = self.access.tenant(request, tenant)
+        session = await self.sessions.remove(owner, session_id)
         if session is None:
             raise SessionUnknown(session_id)
         return shown(Finished(session_id=session_id, calls=session.calls_total))
 
-    async def _session(self, request: Request, session_id: str) -> Session:
-        session = await self.sessions.get(_tenant(request), session_id)
+    async def _session(self, request: Request, session_id: str, tenant: str | None) -> Session:
+        session = await self.sessions.get(self.access.tenant(request, tenant), session_id)
         if session is None:
             raise SessionUnknown(session_id)
         return session
-
-
-def _tenant(request: Request) -> str:
-    return tenant_of(dict(request.headers.raw))

@@ -26,11 +26,15 @@ from coordinator.shadow_work import ShadowWorker
 from policy.vocabulary import Controller, RequestClass
 
 if TYPE_CHECKING:
-    from configs.schema import ClusterConfig
+    from collections.abc import Collection
+
+    from configs.schema import ClusterConfig, ShadowConfig
     from coordinator.calls import CallContext
     from coordinator.history import History
     from coordinator.node_state import Cluster
     from coordinator.sessions import Session
+    from coordinator.shadow_quota import ShadowQuota
+    from coordinator.usage import Usage
     from policy.switching import SwitchTarget
 
 logger = logging.getLogger(__name__)
@@ -53,11 +57,14 @@ class _SessionShadows:
 class ShadowFlow:
     """The hooks of `coordinator.calls.ShadowHooks`, and the tasks behind them."""
 
-    def __init__(self, config: ClusterConfig, cluster: Cluster) -> None:
+    def __init__(
+        self, config: ClusterConfig, cluster: Cluster, quota: ShadowQuota, usage: Usage
+    ) -> None:
         self._counters = ShadowCounters()
         self._config = config
-        self._targets = ShadowTargets(config, self._counters)
-        self._worker = ShadowWorker(config, cluster, self._counters)
+        self._shadow = config.shadow
+        self._targets = ShadowTargets(config, self._counters, cluster.clock)
+        self._worker = ShadowWorker(config, cluster, self._counters, quota, self._targets, usage)
         self._sessions: dict[SessionKey, _SessionShadows] = {}
         self._kept = KeptHistories()
         self._feeds: dict[int, CallFeed] = {}
@@ -99,6 +106,7 @@ class ShadowFlow:
         feed = self._feeds.pop(id(call), None)
         if feed is None:
             return
+        self._targets.used(call.model, call.record.shadow_tokens)
         feed.ended, feed.ok = True, ok
         self._changed.append(feed)
         self._wake.set()
@@ -106,6 +114,7 @@ class ShadowFlow:
     # --- beside it
 
     async def start(self) -> None:
+        await self._targets.start()
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -120,6 +129,7 @@ class ShadowFlow:
         self._changed.clear()
         self._kept.clear()
         await self._worker.stop()
+        await self._targets.stop()
 
     def session_finished(self, session: Session) -> None:
         """The session is over or forgotten: its running shadow work is of no use any more."""
@@ -152,6 +162,13 @@ class ShadowFlow:
         ]
         return {model: _shown(session, model, jobs.get(model)) for model in models}
 
+    def reconfigure(self, shadow: ShadowConfig, off: Collection[str]) -> None:
+        self._shadow = shadow
+        self._targets.reconfigure(shadow, off)
+        if not self._is_on:
+            for key in tuple(self._sessions):
+                self._drop(key, "controller_off")
+
     @property
     def counters(self) -> ShadowCounters:
         return self._counters
@@ -162,7 +179,7 @@ class ShadowFlow:
 
     @property
     def _is_on(self) -> bool:
-        return self._config.shadow.controller is not Controller.OFF
+        return self._shadow.controller is not Controller.OFF
 
     def _drop(self, key: SessionKey, reason: str) -> None:
         shadows = self._sessions.pop(key, None)
@@ -214,7 +231,7 @@ class ShadowFlow:
             self._finish(shadows, feed)
         elif is_new:
             self._extend(shadows, feed, feed.history)
-        elif feed.readable and _new_tokens(shadows, feed) >= self._config.shadow.resubmit_tokens:
+        elif feed.readable and _new_tokens(shadows, feed) >= self._shadow.resubmit_tokens:
             self._extend(shadows, feed, feed.grown())
 
     def _open(self, feed: CallFeed) -> bool:
@@ -261,7 +278,7 @@ class ShadowFlow:
     def _job(self, shadows: _SessionShadows, session: Session, model: str) -> ShadowJob:
         if (job := shadows.jobs.get(model)) is not None:
             return job
-        config, shadow = self._config.models[model], self._config.shadow
+        config, shadow = self._config.models[model], self._shadow
         limits = JobLimits(
             block_size=config.block_size,
             max_tokens=config.max_model_len - 1,

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from coordinator.node_state import Cluster, Pair
     from coordinator.shadow_counters import ShadowCounters
     from coordinator.shadow_job import ShadowJob, Step
+    from coordinator.shadow_quota import ShadowQuota
+    from coordinator.shadow_targets import ShadowTargets
+    from coordinator.usage import Usage
     from kv_transport.kv_params import RemoteKv
 
 logger = logging.getLogger(__name__)
@@ -46,7 +49,18 @@ PUSH_WAIT_S = 0.5
 class ShadowWorker:
     """Runs jobs; owns their tasks and connections."""
 
-    def __init__(self, config: ClusterConfig, cluster: Cluster, counters: ShadowCounters) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        cluster: Cluster,
+        counters: ShadowCounters,
+        quota: ShadowQuota,
+        targets: ShadowTargets,
+        usage: Usage,
+    ) -> None:
+        self._targets = targets
+        self._quota = quota
+        self._usage = usage
         self._timeout_s = config.shadow.timeout_s
         self._pushes = config.shadow.pushes
         self._secret = config.coordinator.engine_secret
@@ -122,6 +136,10 @@ class ShadowWorker:
     async def _submit(self, job: ShadowJob) -> None:
         while (step := job.next_step()) is not None:
             version = job.version
+            if not self._quota.allows(job.session.tenant):
+                self._counters.skipped["quota"] += 1
+                job.stalled = True
+                return
             try:
                 await self._warm(job, step)
             except ShadowFailed as error:
@@ -152,12 +170,18 @@ class ShadowWorker:
                 self._slots.give_back(pair.decode)
         job.warmth.touched_s = self._cluster.clock()
         self._counters.segments += not step.is_push
-        self._counters.computed_tokens += job.computed(step.end, done.cached_tokens)
+        self._computed(job, job.computed(step.end, done.cached_tokens))
         if remote_kv is not None:
             push = self._spawn(job, self._push(job, pair, segment, remote_kv))
             # Not at the end of `_push`: a task that is cancelled before it starts has no end.
             push.add_done_callback(lambda _: self._slots.give_back(pair.decode))
             job.begin_push(step.end, push)
+
+    def _computed(self, job: ShadowJob, tokens: int) -> None:
+        self._counters.computed_tokens += tokens
+        self._quota.spend(job.session.tenant, tokens)
+        self._usage.computed(job.session.tenant, tokens)
+        self._targets.computed(job.model, tokens)
 
     async def _push(
         self, job: ShadowJob, pair: Pair, segment: Segment, remote_kv: RemoteKv

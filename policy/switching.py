@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class TargetReason(StrEnum):
     CHOSEN = "chosen"
     UNLIKELY = "unlikely"
     BEYOND_TOP_K = "beyond_top_k"
+    NOT_WORTH = "not_worth"
+    """What its job would save, times its probability, is less than the least."""
+    SWITCHED_OFF = "switched_off"
+    RESTING = "resting"
+    """Its shadows were hardly used lately (policy.use_rate)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,15 @@ class SwitchTargets:
 
     chosen: tuple[SwitchTarget, ...]
     left_out: tuple[SwitchTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCounts:
+    """How often a session went from one model (outer key) to the next (inner key)."""
+
+    kinds: dict[str, dict[str, dict[str, int]]]
+    """Per task kind."""
+    all_kinds: dict[str, dict[str, int]]
 
 
 class SwitchPrior:
@@ -75,6 +90,25 @@ class SwitchPrior:
         general = self._smoothed(self._all_kinds.get(current_model, Counter()), uniform)
         return self._smoothed(self._by_kind.get((kind, current_model), Counter()), general)
 
+    def counts(self) -> SwitchCounts:
+        """Everything learned, for `learn` of another process."""
+        kinds: dict[str, dict[str, dict[str, int]]] = {}
+        for (kind, current), nexts in self._by_kind.items():
+            kinds.setdefault(kind, {})[current] = dict(nexts)
+        all_kinds = {current: dict(nexts) for current, nexts in self._all_kinds.items()}
+        return SwitchCounts(kinds, all_kinds)
+
+    def learn(self, counts: SwitchCounts) -> None:
+        """On top of what is known."""
+        for current, nexts in counts.all_kinds.items():
+            self._all_kinds.setdefault(current, Counter()).update(nexts)
+        for kind, currents in counts.kinds.items():
+            if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
+                continue
+            self._kinds.add(kind)
+            for current, nexts in currents.items():
+                self._by_kind.setdefault((kind, current), Counter()).update(nexts)
+
     def _smoothed(self, counts: Counter[str], prior: Mapping[str, float]) -> dict[str, float]:
         # Models that are not offered any more keep their counts but take no share.
         total = sum(counts[model] for model in prior) + self.smoothing_calls
@@ -85,7 +119,11 @@ class SwitchPrior:
 
 
 def rank_targets(
-    current_model: str, probabilities: Mapping[str, float], top_k: int, min_probability: float
+    current_model: str,
+    probabilities: Mapping[str, float],
+    top_k: int,
+    min_probability: float,
+    excluded: Mapping[str, TargetReason] = MappingProxyType({}),
 ) -> SwitchTargets:
     """The models other than the current one, likeliest first; equal ones in the mapping's order.
     One that is known not to come (probability 0) is no target under any gate."""
@@ -94,7 +132,9 @@ def rank_targets(
     chosen: list[SwitchTarget] = []
     left_out: list[SwitchTarget] = []
     for model, probability in others:
-        if probability < min_probability or probability == 0.0:
+        if model in excluded:
+            left_out.append(SwitchTarget(model, probability, excluded[model]))
+        elif probability < min_probability or probability == 0.0:
             left_out.append(SwitchTarget(model, probability, TargetReason.UNLIKELY))
         elif len(chosen) >= top_k:
             left_out.append(SwitchTarget(model, probability, TargetReason.BEYOND_TOP_K))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+    from configs.keys import KeyFile
     from coordinator.sessions import Session
 
 CHAT = "/v1/chat/completions"
@@ -147,6 +148,7 @@ async def a_coordinator(
     ready: bool = True,
     shadow: bool = False,
     shadow_params: dict[str, Any] | None = None,
+    keys: KeyFile | None = None,
     protocol: type[HttpToolsProtocol] = HotProtocol,
 ) -> AsyncIterator[Rig]:
     """Everything runs and, unless told otherwise, every model is ready. `prepare` sees the engines
@@ -160,7 +162,7 @@ async def a_coordinator(
         prepare(engines)
         hooks = HookLog()
         config = a_cluster(instances, limits, router, models, shadow_params)
-        app = create_coordinator(config, shadow=None if shadow else hooks)
+        app = create_coordinator(config, keys=keys, shadow=None if shadow else hooks)
         url = await stack.enter_async_context(serving(app, protocol))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
         if ready:

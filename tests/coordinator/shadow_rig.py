@@ -20,8 +20,10 @@ from configs.schema import (
 )
 from coordinator.calls import CallContext, CallKind
 from coordinator.node_state import Cluster
-from coordinator.sessions import Session
+from coordinator.sessions import CallRecord, Session
 from coordinator.shadow_flow import ShadowFlow
+from coordinator.shadow_quota import ShadowQuota
+from coordinator.usage import Usage
 from policy.vocabulary import RequestClass, Role
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class Rig:
             body_fields=raw,
             started_s=0.0,
         )
+        call.record = CallRecord(call=self.calls, model=model, is_switch=call.is_switch)
         session.current_model = model
         self.flow.call_started(session, call)
         return call
@@ -175,7 +178,8 @@ async def a_rig(
         cluster = Cluster(config, lambda: 0.0)
         for instance in cluster.instances.values():
             instance.healthy = True
-        flow = ShadowFlow(config, cluster)
+        quota = ShadowQuota(None, {}, lambda: 0.0)
+        flow = ShadowFlow(config, cluster, quota, Usage(config.models))
         await flow.start()
         stack.push_async_callback(flow.stop)
         yield Rig(config, flow, cluster, engines)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.coordinator.call_rig import TWO_PD, a_chat, a_coordinator, until
+from typing import Any
+
+import pytest
+
+from tests.coordinator.call_rig import COLOCATED, TWO_PD, a_chat, a_coordinator, until
 
 
 async def test_every_instance_is_listed_with_its_health() -> None:
@@ -59,3 +63,62 @@ async def test_the_openapi_page_knows_every_field() -> None:
         for name in ("SessionList", "SessionDetail", "InstanceList", "ClusterSummary"):
             assert name in schemas
         assert "description" in schemas["ModelWarmth"]["properties"]["missing_tokens"]
+
+
+async def test_the_configuration_in_force_is_shown_without_its_secrets() -> None:
+    async with a_coordinator(TWO_PD, limits={"engine_secret": "between-us"}) as rig:
+        reply = await rig.client.get("/v1/config")
+        assert "between-us" not in reply.text
+        config = reply.json()
+        assert config["cluster"]["coordinator"]["engine_secret"] == "(hidden)"
+        assert config["shadow"]["top_k"] == 4
+
+
+async def test_shadow_parameters_change_for_engines_and_coordinator_together() -> None:
+    async with a_coordinator(COLOCATED, shadow=True) as rig:
+        body = {"changes": {"beta": 0.25, "top_k": 1}}
+        reply = await rig.client.patch("/v1/config/shadow", json=body)
+        assert reply.status_code == 200, reply.text
+        changed = reply.json()
+        assert (changed["shadow"]["beta"], changed["shadow"]["top_k"]) == (0.25, 1)
+        assert {answer["instance"]: answer["applied"] for answer in changed["engines"]} == {
+            "small-1": True,
+            "large-1": True,
+        }
+        assert (await rig.client.get("/v1/config")).json()["shadow"]["top_k"] == 1
+
+
+async def test_shadow_work_stops_and_starts_with_the_controller() -> None:
+    async with a_coordinator(COLOCATED, shadow=True) as rig:
+        shadow = rig.app.state.shadow
+        for controller, works in (("off", False), ("harvest-slo", True)):
+            body = {"changes": {"controller": controller}}
+            await rig.client.patch("/v1/config/shadow", json=body)
+            before = shadow.counters.jobs
+            await rig.chat(a_chat("words " * 300), x_session_id=controller)
+            await until(lambda: not shadow._feeds and not shadow._changed, "read")
+            assert (shadow.counters.jobs > before) is works
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"beta": 2}, "shadow.beta"),
+        ({"controller": "all"}, "shadow.controller"),
+        ({"top_k": 0}, "shadow.top_k"),
+        ({"top_k": "3"}, "shadow.top_k"),
+        ({"n_min_tokens": 100_000}, "n_min_tokens"),
+        ({"trace_path": "/etc/passwd.jsonl"}, "trace_path"),
+        ({"segment_tokens": 64}, "cannot be changed"),
+        ({}, "changes"),
+    ],
+)
+async def test_a_wrong_change_is_refused_whole(changes: dict[str, Any], word: str) -> None:
+    async with a_coordinator(COLOCATED, shadow=True) as rig:
+        before = (await rig.client.get("/v1/config")).json()
+        body = {"changes": changes and changes | {"idle_age_s": 9}}
+        reply = await rig.client.patch("/v1/config/shadow", json=body)
+        assert reply.status_code == 400
+        assert word in reply.json()["error"]["message"]
+        assert (await rig.client.get("/v1/config")).json() == before
+        assert not rig.engines["small-1"].generating()[1:], "nothing was sent"

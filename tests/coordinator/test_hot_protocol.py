@@ -415,7 +415,7 @@ async def test_a_server_that_stops_now_ends_the_call_and_tells_the_client(
         for task in protocols[0].tasks:
             task.cancel()
         head, _ = await socket.answer()
-        assert head.startswith(b"HTTP/1.1 500")
+        assert head.startswith(b"HTTP/1.1 503")
         await until(lambda: engine.cancelled == 1, "the engine's request ends")
 
 

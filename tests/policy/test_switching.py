@@ -72,6 +72,44 @@ def test_smoothing_must_be_positive(smoothing_calls: float) -> None:
         SwitchPrior(smoothing_calls)
 
 
+def test_what_was_learned_can_be_carried_on() -> None:
+    first, second = SwitchPrior(), SwitchPrior()
+    first.observe("code", "a", "b")
+    first.observe("chat", "b", "c")
+    second.observe("code", "a", "c")
+    second.learn(first.counts())
+    both = SwitchPrior()
+    for observation in (("code", "a", "b"), ("chat", "b", "c"), ("code", "a", "c")):
+        both.observe(*observation)
+    for kind, current in (("code", "a"), ("chat", "b"), ("new", "a")):
+        assert second.probabilities(kind, current, MODELS) == both.probabilities(
+            kind, current, MODELS
+        )
+
+
+def test_learning_is_bounded_in_kinds_as_observing_is() -> None:
+    full, other = SwitchPrior(), SwitchPrior()
+    for index in range(MAX_KINDS):
+        full.observe(f"kind-{index}", "a", "b")
+    other.observe("late", "a", "c")
+    full.learn(other.counts())
+    assert len(full.counts().kinds) == MAX_KINDS
+    assert full.counts().all_kinds["a"]["c"] == 1
+
+
+def test_excluded_models_are_left_out_with_their_reason_and_take_no_place() -> None:
+    probabilities = {"a": 0.3, "b": 0.4, "c": 0.3}
+    targets = rank_targets("a", probabilities, 1, 0.0, {"b": TargetReason.RESTING})
+    assert [target.model for target in targets.chosen] == ["c"]
+    assert targets.left_out == (SwitchTarget("b", 0.4, TargetReason.RESTING),)
+
+
+def test_a_model_that_is_known_not_to_come_is_no_target() -> None:
+    targets = rank_targets("a", {"a": 0.0, "b": 1.0, "c": 0.0}, 3, 0.0)
+    assert [target.model for target in targets.chosen] == ["b"]
+    assert targets.left_out == (SwitchTarget("c", 0.0, TargetReason.UNLIKELY),)
+
+
 @given(
     seen=st.lists(
         st.tuples(st.sampled_from(["x", "y"]), *[st.sampled_from([*MODELS, "gone"])] * 2)
