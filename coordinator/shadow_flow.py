@@ -102,7 +102,7 @@ class ShadowFlow:
             feed.chunks.append(chunk)
 
     def call_ended(self, session: Session, call: CallContext, ok: bool) -> None:
-        self._counters.computed_tokens += call.stopped_segment_tokens
+        self._worker.account(session, call.model, call.stopped_segment_tokens)
         feed = self._feeds.pop(id(call), None)
         if feed is None:
             return

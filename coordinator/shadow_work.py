@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from configs.schema import ClusterConfig
     from coordinator.history import History
     from coordinator.node_state import Cluster, Pair
+    from coordinator.sessions import Session
     from coordinator.shadow_counters import ShadowCounters
     from coordinator.shadow_job import ShadowJob, Step
     from coordinator.shadow_quota import ShadowQuota
@@ -170,18 +171,20 @@ class ShadowWorker:
                 self._slots.give_back(pair.decode)
         job.warmth.touched_s = self._cluster.clock()
         self._counters.segments += not step.is_push
-        self._computed(job, job.computed(step.end, done.cached_tokens))
+        cost_tokens = job.computed(step.end, done.cached_tokens)
+        self.account(job.session, job.model, cost_tokens)
         if remote_kv is not None:
             push = self._spawn(job, self._push(job, pair, segment, remote_kv))
             # Not at the end of `_push`: a task that is cancelled before it starts has no end.
             push.add_done_callback(lambda _: self._slots.give_back(pair.decode))
             job.begin_push(step.end, push)
 
-    def _computed(self, job: ShadowJob, tokens: int) -> None:
+    def account(self, session: Session, model: str, tokens: int) -> None:
+        """Shadow tokens that an engine has computed."""
         self._counters.computed_tokens += tokens
-        self._quota.spend(job.session.tenant, tokens)
-        self._usage.computed(job.session.tenant, tokens)
-        self._targets.computed(job.model, tokens)
+        self._quota.spend(session.tenant, tokens)
+        self._usage.computed(session.tenant, tokens)
+        self._targets.computed(model, tokens)
 
     async def _push(
         self, job: ShadowJob, pair: Pair, segment: Segment, remote_kv: RemoteKv
