@@ -231,6 +231,10 @@ class CoordinatorConfig(Strict):
     drain_s: float = Field(default=8.0, ge=0)
     """At a stop: how long calls that run may take to end. `shadowprefill down` kills what is left
     after ten seconds."""
+    redis_url: str | None = Field(default=None, pattern=r"^rediss?://[^\s@]+$")
+    """Where sessions live, for several coordinators behind one address (`redis://host:6379/0`);
+    unset: in this process."""
+    redis_password: str = ""
     limits: LimitsConfig = LimitsConfig()
     keys_path: str | None = None
     """A YAML file of API keys (configs.keys), relative to the configuration file; without keys

@@ -75,6 +75,7 @@ def create_app(
 def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await parts.sessions.start()
         await parts.health.start()
         await parts.shadow.start()
         try:
@@ -82,6 +83,7 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
         finally:
             await parts.shadow.stop()
             await parts.health.stop()
+            await parts.sessions.stop()
             await parts.wire.close()
 
     return lifespan

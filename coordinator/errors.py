@@ -23,6 +23,7 @@
     - EngineFailed          it answered 5xx, or something we cannot read
   + AnswerUnfinished        a whole answer took too long: tell the client, nobody would be faster
   + ShuttingDown            this coordinator stops: the client retries, elsewhere or later
+  + StoreUnavailable        the sessions cannot be reached: the client retries later
   + NoInstance              every instance of the model is down: the client retries later
   + StreamBroken            bytes are out already: tell the client inside the stream, never retry"""
 
@@ -257,6 +258,20 @@ class ShuttingDown(CallError):
 
     def __init__(self) -> None:
         super().__init__("this coordinator is shutting down; the answer is incomplete, try again")
+
+    @property
+    def retry_after_s(self) -> int | None:
+        return 1
+
+
+class StoreUnavailable(CallError):
+    """Redis does not answer."""
+
+    status = 503
+    code = "store_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store of sessions (coordinator.redis_url) failed: {reason}")
 
     @property
     def retry_after_s(self) -> int | None:

@@ -6,7 +6,7 @@ is asked once more itself. Host: coordinator.pd_flow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coordinator.call_body import engine_body, prefill_body
@@ -21,6 +21,7 @@ from coordinator.errors import (
 from coordinator.metrics import Leg
 from coordinator.node_state import Pair
 from engine.marks import Marks
+from policy.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,10 +55,12 @@ class Legs:
     metrics: Metrics
     secret: str
     clock: Callable[[], float]
+    budget: RetryBudget = field(default_factory=RetryBudget)
 
     async def prefill(self, job: Job) -> tuple[Pair, Handoff | None]:
         """Places the call and runs its P leg. No hand-off: the pair's D computes the prompt.
         Raises NoInstance, EngineRejected."""
+        self.budget.call_came()
         pair = self._place(job)
         alone = Pair(pair.decode, pair.decode)
         if job.body.needs_one_engine:
@@ -68,12 +71,14 @@ class Legs:
             try:
                 handoff = await self._prefill_twice(pair, job)
             except NodeUnavailable as error:
-                failures += self._failed(pair.prefill, Leg.PREFILL, error)
+                counts = self._failed(pair.prefill, Leg.PREFILL, error)
+                failures += counts
             else:
                 self.book.placed(job.session, job.call, pair)
                 return pair, handoff
             tried.append(pair.prefill.name)
-            again = self._place_again(job, tried) if failures < MOST_FAILURES else None
+            is_allowed = failures < MOST_FAILURES and self._may_retry(Leg.PREFILL, counts)
+            again = self._place_again(job, tried) if is_allowed else None
             pair = alone if again is None or again.colocated else Pair(again.prefill, pair.decode)
             self.metrics.leg_retried(Leg.PREFILL)
         self.book.placed(job.session, job.call, pair)
@@ -93,10 +98,14 @@ class Legs:
                 self.cluster.timed_out(decode, str(error))
                 raise
             except NodeUnavailable as error:
-                failures += self._failed(decode, Leg.DECODE, error)
+                counts = self._failed(decode, Leg.DECODE, error)
+                failures += counts
+                if handoff is not None and counts:
+                    self.cluster.not_pulled(pair.prefill.name, decode)
                 tried.append(decode.name)
                 again = self._place_again(job, tried)
-                if again is None or failures >= MOST_FAILURES:
+                is_allowed = failures < MOST_FAILURES and self._may_retry(Leg.DECODE, counts)
+                if again is None or not is_allowed:
                     raise
             handoff, decode = None, again.decode
             self.book.placed(job.session, job.call, Pair(decode, decode))
@@ -163,7 +172,9 @@ class Legs:
         if call.stream:
             call.record.d_leg_ms = round(1e3 * (self.clock() - asked_s), 3)
         if handoff is not None and call.stream:
-            decode.saw_handoff(self.clock() - asked_s)
+            took_s = self.clock() - asked_s
+            decode.saw_handoff(took_s)
+            self.cluster.pulled(call.record.p_instance or "", decode, took_s)
         return answer
 
     async def _ask(
@@ -180,6 +191,7 @@ class Legs:
         self.metrics.placed(call.model, Leg.PREFILL, pair.prefill_reason)
         self.metrics.placed(call.model, Leg.DECODE, pair.decode_reason)
         self.book.placed(job.session, call, pair)
+        self.cluster.placed(pair)
         return pair
 
     def _place_again(self, job: Job, tried: list[str]) -> Pair | None:
@@ -190,6 +202,13 @@ class Legs:
             )
         except NoInstance:
             return None
+
+    def _may_retry(self, leg: Leg, counts: bool) -> bool:
+        """A refused connection costs nobody anything; other attempts are budgeted."""
+        if not counts or self.budget.take():
+            return True
+        self.metrics.retry_refused(leg)
+        return False
 
     def _failed(self, instance: Instance, leg: Leg, error: NodeUnavailable) -> bool:
         """Remembers it; says whether it counts as one of the call's failures."""

@@ -55,6 +55,9 @@ class Metrics:
         self._placements = self._counter("placements", "Placed calls", "model", "leg", "reason")
         self._legs = self._counter("legs_failed", "Legs that failed", "instance", "leg", "error")
         self._retried = self._counter("legs_retried", "Legs placed again after one failed", "leg")
+        self._unbudgeted = self._counter(
+            "retries_refused", "Legs not placed again: no budget left", "leg"
+        )
         self._refused = self._counter("calls_refused", "Calls refused at the door", "status")
         self._hints = self._counter("hints", "Hints that a call came after, by what it did", "end")
         self.router_failures = self._counter("router_failures", "Calls that a router failed")
@@ -90,6 +93,9 @@ class Metrics:
 
     def leg_retried(self, leg: Leg) -> None:
         self._add(self._retried, 1, leg)
+
+    def retry_refused(self, leg: Leg) -> None:
+        self._add(self._unbudgeted, 1, leg)
 
     def hint_ended(self, end: str) -> None:
         self._add(self._hints, 1, end)

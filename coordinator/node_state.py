@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from coordinator.errors import NoInstance
+from policy.breaker import Breaker, BreakerParams
 from policy.placement import (
     DecodeCandidate,
     Placed,
@@ -36,6 +37,11 @@ _S_PER_TOKEN_GUESS: Final = 0.0005
 to the move margin depends on it."""
 
 _FIXED_GUESS_S: Final = 0.01
+
+BREAKER: Final = BreakerParams(failures=5, open_s=5.0, most_open_s=60.0)
+"""Of an instance that answers its health probes and fails its calls."""
+PAIR_BREAKER: Final = BreakerParams(failures=2, open_s=30.0, most_open_s=300.0)
+"""Of a P and a D between which KV does not move: each such call has waited for a pull in vain."""
 
 _WEIGHT_OF_NEWEST = 0.2
 """In the running mean of a D's hand-offs: they differ by the length that D lacks."""
@@ -67,6 +73,7 @@ class Instance:
     failures: int = 0
     """Legs that failed there in a row."""
     last_error: str = field(default="", repr=False)
+    breaker: Breaker = field(default_factory=lambda: Breaker(BREAKER), repr=False)
     handoff_s: float = 0.0
     """From a hand-off sent to this D to its first byte (running mean): transfer, queue, first
     iteration. 0: none was seen."""
@@ -111,7 +118,8 @@ class Placement:
         Raises NoInstance. A PD model whose P instances are all down is served by D alone."""
         if self._cluster.is_disaggregated(model):
             decode, decode_reason = self._decode(session, model, prompt_tokens, exclude)
-            placed = self._prefill(session, model, prompt_tokens, exclude, Role.PREFILL)
+            apart = (*exclude, *self._cluster.cut_off_from(decode))
+            placed = self._prefill(session, model, prompt_tokens, apart, Role.PREFILL)
             if placed.reason is PlacementReason.NONE_HEALTHY:
                 return Pair(decode, decode, placed.reason, decode_reason)
             prefill = self._cluster.instances[placed.instance]
@@ -176,7 +184,11 @@ class Placement:
             if instance.name not in exclude and not instance.draining
         ]
         now_s = self._clock()
-        calm = [one for one in left if one.healthy and one.suspect_until_s <= now_s]
+        calm = [
+            one
+            for one in left
+            if one.healthy and one.suspect_until_s <= now_s and one.breaker.lets_through(now_s)
+        ]
         return calm or left
 
 
@@ -188,6 +200,8 @@ class Cluster:
         self._models = config.models
         self._retry_after_s = max(1, round(config.coordinator.probe_interval_s))
         self._suspect_s = config.coordinator.first_byte_timeout_s
+        self._pairs: dict[tuple[str, str], Breaker] = {}
+        """P and D whose last hand-off failed."""
         self.instances = {
             name: Instance(name=name, url=instance.url, role=instance.role, model=instance.model)
             for name, instance in config.instances.items()
@@ -217,6 +231,8 @@ class Cluster:
         assert not instance.inflight_calls, instance
         del self.instances[instance.name]
         self._by_role[instance.model, instance.role].remove(instance)
+        for place in [place for place in self._pairs if instance.name in place]:
+            del self._pairs[place]
 
     def is_last(self, instance: Instance) -> bool:
         """Whether its model could serve no call without it. Calls get by without P."""
@@ -256,14 +272,47 @@ class Cluster:
         instance = self.instances.get(name or "")
         return instance if instance is not None and instance.takes_calls else None
 
+    def placed(self, pair: Pair) -> None:
+        """A call goes there: of an open breaker it is the trial."""
+        now_s = self.clock()
+        for instance in {pair.prefill.name: pair.prefill, pair.decode.name: pair.decode}.values():
+            instance.breaker.tries(now_s)
+        breaker = self._pairs.get((pair.prefill.name, pair.decode.name))
+        if breaker is not None:
+            breaker.tries(now_s)
+
+    def cut_off_from(self, decode: Instance) -> list[str]:
+        """P instances whose hand-offs this D cannot pull, as it seems."""
+        now_s = self.clock()
+        return [
+            prefill
+            for (prefill, name), breaker in self._pairs.items()
+            if name == decode.name and not breaker.lets_through(now_s)
+        ]
+
+    def pulled(self, prefill: str, decode: Instance, took_s: float) -> None:
+        """A hand-off was answered. As late as a pull that was given up: it was one."""
+        if took_s < self._models[decode.model].pull_timeout_s:
+            self._pairs.pop((prefill, decode.name), None)
+        else:
+            self.not_pulled(prefill, decode)
+
+    def not_pulled(self, prefill: str, decode: Instance) -> None:
+        place = (prefill, decode.name)
+        if place not in self._pairs:
+            self._pairs[place] = Breaker(PAIR_BREAKER)
+        self._pairs[place].failed(self.clock())
+
     def served(self, instance: Instance) -> None:
         instance.failures = 0
+        instance.breaker.succeeded()
         instance.suspect_until_s = 0.0
 
     def refused(self, instance: Instance, error: str) -> None:
         """No connection: down until a probe says otherwise."""
         instance.healthy = False
-        self.failed(instance, error)
+        instance.failures += 1
+        instance.last_error = error
 
     def timed_out(self, instance: Instance, error: str) -> None:
         """Its front end may be fine while its engine hangs, which a health probe cannot see."""
@@ -272,6 +321,7 @@ class Cluster:
 
     def failed(self, instance: Instance, error: str) -> None:
         instance.failures += 1
+        instance.breaker.failed(self.clock())
         instance.last_error = error
 
     def nobody(self, model: str, role: Role) -> NoInstance:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from configs.keys import KeyFile
-    from configs.schema import ClusterConfig
+    from configs.schema import ClusterConfig, CoordinatorConfig
     from coordinator.calls import ShadowHooks
     from coordinator.session_store import SessionStore
 
@@ -162,7 +162,9 @@ def build_parts(
         idle_timeout_s=limits.stream_idle_timeout_s,
     )
     quota, usage = _quota(config, keys, clock), Usage(config.models)
-    hooks = shadow or _shadow_of(config, cluster, metrics, quota, usage)
+    sessions = _store(limits, clock)
+    hooks = shadow or _shadow_of(config, cluster, metrics, quota, usage, sessions)
+    sessions.on_dropped = hooks.session_finished
     return Parts(
         config=config,
         clock=clock,
@@ -174,14 +176,26 @@ def build_parts(
         quota=quota,
         usage=usage,
         shadow=hooks,
-        sessions=MemoryStore(
-            ttl_s=limits.session_ttl_s,
-            max_sessions=limits.max_sessions,
-            clock=clock,
-            on_dropped=hooks.session_finished,
-        ),
+        sessions=sessions,
         book=CallBook(config.models, metrics, clock),
         health=Health(config=config, cluster=cluster, client=client),
+    )
+
+
+def _store(limits: CoordinatorConfig, clock: Callable[[], float]) -> SessionStore:
+    if limits.redis_url is None:
+        return MemoryStore(
+            ttl_s=limits.session_ttl_s, max_sessions=limits.max_sessions, clock=clock
+        )
+    # Here, because its client is an extra: who has no Redis need not install it.
+    from coordinator.redis_store import RedisStore
+
+    return RedisStore(
+        limits.redis_url,
+        password=limits.redis_password,
+        ttl_s=limits.session_ttl_s,
+        max_sessions=limits.max_sessions,
+        clock=clock,
     )
 
 
@@ -192,10 +206,15 @@ def _quota(config: ClusterConfig, keys: KeyFile | None, clock: Callable[[], floa
 
 
 def _shadow_of(
-    config: ClusterConfig, cluster: Cluster, metrics: Metrics, quota: ShadowQuota, usage: Usage
+    config: ClusterConfig,
+    cluster: Cluster,
+    metrics: Metrics,
+    quota: ShadowQuota,
+    usage: Usage,
+    sessions: SessionStore,
 ) -> ShadowHooks:
     if sum(model.shadow for model in config.models.values()) < 2:
         return NoShadow()
-    flow = ShadowFlow(config, cluster, quota, usage)
+    flow = ShadowFlow(config, cluster, quota, usage, sessions.changed)
     metrics.registry.register(ShadowCollector(flow.counters))
     return flow

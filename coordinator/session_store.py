@@ -33,6 +33,9 @@ class Page(NamedTuple):
 class SessionStore(Protocol):
     """The port."""
 
+    on_dropped: Callable[[Session], None]
+    """Of a session that is over or forgotten."""
+
     async def get(self, tenant: str, session_id: str) -> Session | None: ...
 
     async def get_or_create(self, tenant: str, session_id: str, kind: CallKind) -> Session: ...
@@ -43,10 +46,17 @@ class SessionStore(Protocol):
 
     async def save(self, session: Session) -> None: ...
 
+    def changed(self, session: Session) -> None:
+        """Something that is not a call has changed it."""
+
     async def remove(self, tenant: str, session_id: str) -> Session | None: ...
 
     async def page(self, tenant: str | None, offset: int, limit: int) -> Page:
         """Of one tenant, or (None) of all."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class MemoryStore:
@@ -63,7 +73,7 @@ class MemoryStore:
         self._ttl_s = ttl_s
         self._max_sessions = max_sessions
         self._clock = clock
-        self._on_dropped = on_dropped
+        self.on_dropped = on_dropped
         self._named: OrderedDict[Key, Session] = OrderedDict()  # least recently used first
         self._unnamed: OrderedDict[Key, Session] = OrderedDict()
         self._by_tenant: dict[str, OrderedDict[Key, Session]] = {}
@@ -104,6 +114,12 @@ class MemoryStore:
     async def save(self, session: Session) -> None:
         if session.key in self._shelf(session):
             self._touch(session)
+
+    def changed(self, session: Session) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
     async def remove(self, tenant: str, session_id: str) -> Session | None:
         session = await self.get(tenant, session_id)
@@ -155,7 +171,7 @@ class MemoryStore:
         if not own:
             del self._by_tenant[session.tenant]
         self._forget_history(session)
-        self._on_dropped(session)
+        self.on_dropped(session)
 
     def _longest_history(self, tenant: str, digests: list[bytes]) -> Session | None:
         for digest in reversed(digests):

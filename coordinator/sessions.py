@@ -109,7 +109,7 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
 _COLD = Warmth()
 
 
-class Session(msgspec.Struct, kw_only=True, eq=False):
+class Session(msgspec.Struct, kw_only=True, eq=False, weakref=True):
     """One agent task of one tenant."""
 
     id: str

@@ -26,7 +26,7 @@ from coordinator.shadow_work import ShadowWorker
 from policy.vocabulary import Controller, RequestClass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from configs.schema import ClusterConfig, ShadowConfig
     from coordinator.calls import CallContext
@@ -58,13 +58,21 @@ class ShadowFlow:
     """The hooks of `coordinator.calls.ShadowHooks`, and the tasks behind them."""
 
     def __init__(
-        self, config: ClusterConfig, cluster: Cluster, quota: ShadowQuota, usage: Usage
+        self,
+        config: ClusterConfig,
+        cluster: Cluster,
+        quota: ShadowQuota,
+        usage: Usage,
+        changed: Callable[[Session], None] = lambda session: None,
     ) -> None:
+        """`changed`: told of every session that shadow work has changed."""
         self._counters = ShadowCounters()
         self._config = config
         self._shadow = config.shadow
         self._targets = ShadowTargets(config, self._counters, cluster.clock)
-        self._worker = ShadowWorker(config, cluster, self._counters, quota, self._targets, usage)
+        self._worker = ShadowWorker(
+            config, cluster, self._counters, quota, self._targets, usage, changed
+        )
         self._sessions: dict[SessionKey, _SessionShadows] = {}
         self._kept = KeptHistories()
         self._feeds: dict[int, CallFeed] = {}

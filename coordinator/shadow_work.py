@@ -24,7 +24,7 @@ from engine.marks import Marks
 from policy.vocabulary import RequestClass, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from configs.schema import ClusterConfig
     from coordinator.history import History
@@ -58,7 +58,9 @@ class ShadowWorker:
         quota: ShadowQuota,
         targets: ShadowTargets,
         usage: Usage,
+        changed: Callable[[Session], None],
     ) -> None:
+        self._changed = changed
         self._targets = targets
         self._quota = quota
         self._usage = usage
@@ -185,6 +187,7 @@ class ShadowWorker:
         self._quota.spend(session.tenant, tokens)
         self._usage.computed(session.tenant, tokens)
         self._targets.computed(model, tokens)
+        self._changed(session)
 
     async def _push(
         self, job: ShadowJob, pair: Pair, segment: Segment, remote_kv: RemoteKv
@@ -199,6 +202,7 @@ class ShadowWorker:
         else:
             self._counters.pushes += 1
             self._counters.pushed_tokens += job.pushed_to(len(segment.token_ids))
+            self._changed(job.session)
         job.show_state()
         self._go_on(job)
 
