@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TOLERANCE_SHARE = 0.25
 TOLERANCE_POINTS = 1.0
+RATE_UNIT, RATE_POINTS = "% of tokens", 3.0
+"""A quarter of a hit rate would be anything."""
 ERRORS = 2.0
 
 
@@ -22,19 +24,27 @@ class Verdict(StrEnum):
     AGREES = "agrees"
     HIGHER = "ours is higher"
     LOWER = "ours is lower"
+    UNSURE = "too uncertain"
     NOT_SIMULATED = "not simulated yet"
 
 
 def verdict_of(row: Row) -> Verdict:
-    """Within two standard errors, a quarter of the paper's value, or one point of a percentage."""
+    """A difference within two standard errors may be none, and says nothing either way."""
     difference = row.difference
     if row.ours is None or difference is None or row.paper is None:
         return Verdict.NOT_SIMULATED
-    points = TOLERANCE_POINTS if row.unit.startswith(("%", "points")) else 0.0
-    error = ERRORS * (row.ours.standard_error or 0.0)
-    if abs(difference) <= max(error, TOLERANCE_SHARE * abs(row.paper), points):
+    if abs(difference) <= _tolerance(row.unit, row.paper):
         return Verdict.AGREES
+    if abs(difference) <= ERRORS * (row.ours.standard_error or 0.0):
+        return Verdict.UNSURE
     return Verdict.HIGHER if difference > 0 else Verdict.LOWER
+
+
+def _tolerance(unit: str, paper: float) -> float:
+    if unit == RATE_UNIT:
+        return RATE_POINTS
+    points = TOLERANCE_POINTS if unit.startswith(("%", "points")) else 0.0
+    return max(TOLERANCE_SHARE * abs(paper), points)
 
 
 def page(
@@ -64,9 +74,10 @@ def page(
 def _counts(by_verdict: Mapping[Verdict, Sequence[Row]], compared: int) -> list[str]:
     counts = ", ".join(f"{len(rows)} {verdict}" for verdict, rows in by_verdict.items())
     return [
-        f"Of {compared} numbers: {counts}. A number agrees if it lies within two standard errors, "
+        f"Of {compared} numbers: {counts}. A number agrees if it lies within "
         f"{100 * TOLERANCE_SHARE:.0f}% of the paper's value or {TOLERANCE_POINTS:g} point of a "
-        "percentage."
+        f"percentage (a hit rate: {RATE_POINTS:g} points); it is too uncertain if the difference "
+        f"is larger, but below {ERRORS:g} standard errors."
     ]
 
 

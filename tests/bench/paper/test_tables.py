@@ -106,7 +106,9 @@ def a_row(
         (a_row(10.0, 10.4), Verdict.AGREES),
         (a_row(8.0, 10.4), Verdict.AGREES),  # within a quarter
         (a_row(7.0, 10.4), Verdict.LOWER),
-        (a_row(7.0, 10.4, error=2.0), Verdict.AGREES),  # within two standard errors
+        (a_row(7.0, 10.4, error=2.0), Verdict.UNSURE),  # within two standard errors
+        (a_row(72.5, 75.0, unit="% of tokens"), Verdict.AGREES),
+        (a_row(68.0, 75.0, unit="% of tokens"), Verdict.LOWER),  # a quarter would be anything
         (a_row(14.0, 10.4), Verdict.HIGHER),
         (a_row(1.2, 0.4), Verdict.AGREES),  # within one point
         (a_row(1.2, 0.4, unit="s"), Verdict.HIGHER),  # of a percentage only
@@ -124,7 +126,7 @@ def test_the_page_names_what_is_missing_and_what_does_not_agree() -> None:
         {"eager (colocated)": "not built"},
         {"ladder.png": "The ladder"},
     )
-    assert "2 numbers: 0 agrees, 1 ours is higher, 0 ours is lower, 1 not simulated yet" in text
+    assert "2 numbers: 0 agrees, 1 ours is higher, 0 ours is lower, 0 too uncertain" in text
     assert "- eager (colocated): not built" in text
     assert "20.0 ± 0.5" in text
     assert f"- {UNKNOWN} (hit rate, all, colocated, {HOST}: 20.0 ± 0.5 against 10.)" in text
