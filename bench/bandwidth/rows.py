@@ -25,6 +25,8 @@ RATIOS = (
     ("nixl_write_to_memcpy", NIXL_WRITE, MEMCPY),
 )
 AIMS = {"engine_pull_to_nixl_read": 0.9, "nixl_read_to_memcpy": 0.8, "nixl_write_to_memcpy": 0.8}
+SLOW_READ_BYTES = 16 << 20
+"""Of smaller transfers, one pause of the machine hides how fast any of them was."""
 SLOW_READ_SHARE = 0.5
 """Of the fastest transfers of both: a READ that UCX emulates never has a fast one."""
 
@@ -105,7 +107,9 @@ def slow_reads(measured: Sequence[Measured]) -> list[str]:
         f"{writes[shape]:.2f} GB/s at best. A pull is a READ: UCX_TLS of the profile has to name a "
         "transport that can read (README: UCX settings)"
         for shape, read in reads.items()
-        if shape in writes and read < SLOW_READ_SHARE * writes[shape]
+        if shape in writes
+        and shape.total_bytes >= SLOW_READ_BYTES
+        and read < SLOW_READ_SHARE * writes[shape]
     ]
 
 
