@@ -84,6 +84,7 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
             await parts.shadow.stop()
             await parts.health.stop()
             await parts.sessions.stop()
+            await parts.orphans.stop()
             await parts.wire.close()
 
     return lifespan

@@ -142,7 +142,11 @@ def engine_body(
 
 
 def prefill_body(
-    body: ClientBody, model: str, cache_salt: str, xargs: Mapping[str, str | float]
+    body: ClientBody,
+    model: str,
+    cache_salt: str,
+    xargs: Mapping[str, str | float],
+    request_id: str,
 ) -> bytes:
     """The body of the P leg: the same prompt, one token, KV kept for D."""
     fields: dict[str, Any] = {"model": model, **body.fields}
@@ -152,6 +156,7 @@ def prefill_body(
     fields["stream"] = _FALSE
     fields["cache_salt"] = cache_salt
     fields["vllm_xargs"] = xargs
+    fields["request_id"] = request_id
     fields["kv_transfer_params"] = _PREFILL_KV
     return _encode(fields)
 

@@ -34,6 +34,10 @@ class CallKind(StrEnum):
         """The engine's endpoint of this kind."""
         return "/v1/chat/completions" if self is CallKind.CHAT else "/v1/completions"
 
+    def engine_id(self, request_id: str) -> str:
+        """What vLLM makes of a body's `request_id`."""
+        return f"chatcmpl-{request_id}" if self is CallKind.CHAT else f"cmpl-{request_id}-0"
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CallContext:

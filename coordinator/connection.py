@@ -64,6 +64,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(request + body if len(body) < 65536 else request)
         if len(body) >= 65536:
             self._transport.write(body)
+        await self.begun(timeout_s)
+
+    async def begun(self, timeout_s: float) -> None:
+        """Returns when the status line and headers of the answer are here."""
         deadline_s = self._loop.time() + timeout_s
         while not self.status:
             await self._wait(deadline_s - self._loop.time())

@@ -142,7 +142,7 @@ class Health:
         xargs = Marks().to_xargs(self.config.coordinator.engine_secret)
         kv: Mapping[str, object] | None = None
         if not pair.colocated:
-            leg = prefill_body(body, model, salt, xargs)
+            leg = prefill_body(body, model, salt, xargs, request_id=salt)
             kv = (await self.client.prefill(pair.prefill, path, leg)).remote_kv.take()
         leg = engine_body(body, model, salt, xargs, kv)
         answer = await self.client.one_token(pair.decode, path, leg)

@@ -1,11 +1,15 @@
 """The P leg and the D leg of a call, each mended while nobody has seen a byte of it.
 
 A P that fails: another P of the model, else D computes the prompt. A D that fails: another D, which
-computes it too, because a hand-off is consumed once. An instance whose idle connection went stale
-is asked once more itself. Host: coordinator.pd_flow."""
+computes it too, because a hand-off is consumed once; it gets the hand-off if the first D was sent
+nothing. An instance whose idle connection went stale is asked once more itself. What a client that
+leaves in between would leave pinned is for coordinator.orphans. Host: coordinator.pd_flow."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,11 +24,12 @@ from coordinator.errors import (
 )
 from coordinator.metrics import Leg
 from coordinator.node_state import Pair
+from coordinator.wire import Sending
 from engine.marks import Marks
 from policy.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from coordinator.metrics import Metrics
     from coordinator.node_client import EngineAnswer, Handoff, NodeClient
     from coordinator.node_state import Cluster, Instance
+    from coordinator.orphans import Orphans
     from coordinator.sessions import Session
 
 MOST_FAILURES: Final = 2
@@ -51,11 +57,13 @@ class Job(NamedTuple):
 class Legs:
     cluster: Cluster
     client: NodeClient
+    orphans: Orphans
     book: CallBook
     metrics: Metrics
     secret: str
     clock: Callable[[], float]
     budget: RetryBudget = field(default_factory=RetryBudget)
+    _request_ids: Iterator[str] = field(init=False, default_factory=lambda: _request_ids())
 
     async def prefill(self, job: Job) -> tuple[Pair, Handoff | None]:
         """Places the call and runs its P leg. No hand-off: the pair's D computes the prompt.
@@ -107,8 +115,10 @@ class Legs:
                 is_allowed = failures < MOST_FAILURES and self._may_retry(Leg.DECODE, counts)
                 if again is None or not is_allowed:
                     raise
-            handoff, decode = None, again.decode
-            self.book.placed(job.session, job.call, Pair(decode, decode))
+            decode = again.decode
+            handoff = None if handoff is None or handoff.remote_kv.is_taken else handoff
+            prefill = decode if handoff is None else pair.prefill
+            self.book.placed(job.session, job.call, Pair(prefill, decode))
             self.metrics.leg_retried(Leg.DECODE)
 
     def release(self, answer: EngineAnswer) -> None:
@@ -118,31 +128,37 @@ class Legs:
 
     async def _prefill_twice(self, pair: Pair, job: Job) -> Handoff:
         try:
-            return await self._prefill_on(pair, job)
+            return await self._prefill_on(pair, job, Sending())
         except ConnectionStale as error:
             self.metrics.leg_failed(pair.prefill.name, Leg.PREFILL, error)
-            return await self._prefill_on(pair, job, fresh=True)
+            return await self._prefill_on(pair, job, Sending(fresh=True))
 
     async def _decode_twice(
         self, decode: Instance, job: Job, handoff: Handoff | None
     ) -> EngineAnswer:
         try:
-            return await self._decode_on(decode, job, handoff)
+            return await self._decode_on(decode, job, handoff, Sending())
         except ConnectionStale as error:
             self.metrics.leg_failed(decode.name, Leg.DECODE, error)
-            return await self._decode_on(decode, job, None, fresh=True)
+            return await self._decode_on(decode, job, None, Sending(fresh=True))
 
-    async def _prefill_on(self, pair: Pair, job: Job, fresh: bool = False) -> Handoff:
+    async def _prefill_on(self, pair: Pair, job: Job, sending: Sending) -> Handoff:
         call, prefill = job.call, pair.prefill
         # P may not spend what D will need after it.
         xargs = self._xargs(job, pair.decode.handoff_s)
-        body = prefill_body(job.body, call.model, job.session.cache_salt, xargs)
+        request_id = next(self._request_ids)
+        body = prefill_body(job.body, call.model, job.session.cache_salt, xargs, request_id)
         uncached_tokens = _uncached(call)
         prefill.inflight_tokens += uncached_tokens
         prefill.inflight_calls += 1
         asked_s = self.clock()
         try:
-            handoff = await self.client.prefill(prefill, call.kind.path, body, fresh)
+            handoff = await self.client.prefill(prefill, call.kind.path, body, sending)
+        except asyncio.CancelledError:
+            if sending.connection is not None:
+                engine_id = call.kind.engine_id(request_id)
+                self.orphans.end_prefill(prefill, pair.decode, engine_id, sending.connection)
+            raise
         finally:
             prefill.inflight_tokens -= uncached_tokens
             prefill.inflight_calls -= 1
@@ -152,7 +168,7 @@ class Legs:
         return handoff
 
     async def _decode_on(
-        self, decode: Instance, job: Job, handoff: Handoff | None, fresh: bool = False
+        self, decode: Instance, job: Job, handoff: Handoff | None, sending: Sending
     ) -> EngineAnswer:
         call = job.call
         kv = None if handoff is None else handoff.remote_kv.take()
@@ -162,9 +178,10 @@ class Legs:
         decode.inflight_calls += 1
         asked_s = self.clock()
         try:
-            answer = await self._ask(decode, call, body, fresh)
-        except BaseException:
+            answer = await self._ask(decode, call, body, sending)
+        except BaseException as error:
             decode.inflight_calls -= 1
+            self._unanswered(decode, handoff, sending, error)
             raise
         finally:
             decode.inflight_tokens -= uncached_tokens
@@ -178,12 +195,27 @@ class Legs:
         return answer
 
     async def _ask(
-        self, decode: Instance, call: CallContext, body: bytes, fresh: bool
+        self, decode: Instance, call: CallContext, body: bytes, sending: Sending
     ) -> EngineAnswer:
         if call.stream:
-            return await self.client.begin(decode, call.kind.path, body, fresh)
+            return await self.client.begin(decode, call.kind.path, body, sending)
         spent_s = self.clock() - call.started_s
-        return await self.client.whole(decode, call.kind.path, body, fresh, spent_s)
+        return await self.client.whole(decode, call.kind.path, body, sending, spent_s)
+
+    def _unanswered(
+        self, decode: Instance, handoff: Handoff | None, sending: Sending, error: BaseException
+    ) -> None:
+        """What becomes of a D leg's hand-off and connection when no answer came of it."""
+        has_left = isinstance(error, asyncio.CancelledError)
+        if handoff is not None and not sending.began:
+            handoff.remote_kv.put_back()
+            if has_left:
+                self.orphans.give_back(decode, handoff.remote_kv)
+        elif sending.connection is not None:
+            if handoff is None:
+                sending.connection.release()
+            else:
+                self.orphans.end_decode(sending.connection)
 
     def _place(self, job: Job) -> Pair:
         call = job.call
@@ -238,3 +270,9 @@ class Legs:
 def _uncached(call: CallContext) -> int:
     warm_tokens = max(call.own_tokens_before, call.shadow_tokens_before)
     return max(0, call.prompt_tokens_estimate - warm_tokens)
+
+
+def _request_ids() -> Iterator[str]:
+    """Unlike those of every other coordinator."""
+    prefix = secrets.token_hex(6)
+    return (f"{prefix}-{number}" for number in itertools.count())

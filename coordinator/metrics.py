@@ -61,6 +61,9 @@ class Metrics:
         self._refused = self._counter("calls_refused", "Calls refused at the door", "status")
         self._hints = self._counter("hints", "Hints that a call came after, by what it did", "end")
         self.router_failures = self._counter("router_failures", "Calls that a router failed")
+        self.handoffs_returned = self._counter(
+            "handoffs_returned", "Given back to P because their client left before a D had them"
+        )
         self._in_flight = Gauge(
             "shadowprefill_calls_in_flight", "Calls running now", registry=self.registry
         )

@@ -29,7 +29,7 @@ from kv_transport.kv_params import RemoteKv, remote_kv_of
 if TYPE_CHECKING:
     from coordinator.connection import Connection
     from coordinator.node_state import Instance
-    from coordinator.wire import Wire
+    from coordinator.wire import Sending, Wire
 
 _CLIENTS_FAULT: Final = frozenset({400, 404, 405, 409, 413, 415, 422, 429})
 """What the engine says about the request; other 4xx (401: our secret) are about us."""
@@ -69,6 +69,15 @@ class Handoff(NamedTuple):
     """What P found in its own cache: the truth of the call's usage."""
     queue_ms: float | None = None
     """How long the leg waited in P, if the engine tells."""
+
+
+def handoff_in(answer: bytes) -> Handoff:
+    """Of a P leg; raises msgspec.DecodeError, KvParamsInvalid."""
+    reply = _decode_prefill(answer)
+    remote_kv = remote_kv_of(reply.kv_transfer_params)
+    cached_tokens = 0 if reply.usage is None else reply.usage.cached_tokens
+    queue_ms = None if reply.metrics is None else reply.metrics.queue_time_ms
+    return Handoff(remote_kv, cached_tokens, queue_ms)
 
 
 class EngineAnswer:
@@ -125,28 +134,24 @@ class NodeClient:
         self._idle_timeout_s = idle_timeout_s
 
     async def prefill(
-        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+        self, instance: Instance, path: str, body: bytes, sending: Sending | None = None
     ) -> Handoff:
-        """The P leg. Raises NodeUnavailable, EngineRejected. `fresh`: on a new connection."""
-        answer = await self.one_token(instance, path, body, fresh)
+        """The P leg. Raises NodeUnavailable, EngineRejected."""
+        answer = await self.one_token(instance, path, body, sending)
         answer.release()
         try:
-            reply = _decode_prefill(answer.first)
-            remote_kv = remote_kv_of(reply.kv_transfer_params)
+            return handoff_in(answer.first)
         except (msgspec.DecodeError, KvParamsInvalid) as error:
             raise EngineFailed(instance.name, f"gave no hand-off: {error}") from error
-        cached_tokens = 0 if reply.usage is None else reply.usage.cached_tokens
-        queue_ms = None if reply.metrics is None else reply.metrics.queue_time_ms
-        return Handoff(remote_kv, cached_tokens, queue_ms)
 
     async def begin(
-        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+        self, instance: Instance, path: str, body: bytes, sending: Sending
     ) -> EngineAnswer:
         """A leg whose answer is a stream: its first bytes. Raises NodeUnavailable,
         EngineRejected."""
         limit_s = self._first_byte_timeout_s
         try:
-            connection = await self._send(instance, path, body, fresh, limit_s)
+            connection = await self._send(instance, path, body, sending, limit_s)
             try:
                 first = await self._first(instance, connection)
             except BaseException:
@@ -157,24 +162,24 @@ class NodeClient:
         return EngineAnswer(instance, connection, first, self._idle_timeout_s)
 
     async def one_token(
-        self, instance: Instance, path: str, body: bytes, fresh: bool = False
+        self, instance: Instance, path: str, body: bytes, sending: Sending | None = None
     ) -> EngineAnswer:
         """A leg that asks for one token: all of its answer, as `first`, within the limit for a
         first byte. Raises NodeUnavailable, EngineRejected."""
         try:
-            return await self._all(instance, path, body, fresh, self._first_byte_timeout_s)
+            return await self._all(instance, path, body, sending, self._first_byte_timeout_s)
         except TimeoutError:
             raise AnswerTimeout(instance.name, self._first_byte_timeout_s) from None
 
     async def whole(
-        self, instance: Instance, path: str, body: bytes, fresh: bool = False, spent_s: float = 0.0
+        self, instance: Instance, path: str, body: bytes, sending: Sending, spent_s: float
     ) -> EngineAnswer:
         """A leg whose answer is one JSON body: all of it, as `first`. Nobody has seen a byte of it
         before the last one, so an answer that breaks off may be asked for again elsewhere.
         Raises NodeUnavailable, EngineRejected, AnswerUnfinished. `spent_s`: of the limit."""
         limit_s = self._answer_timeout_s
         try:
-            return await self._all(instance, path, body, fresh, limit_s - spent_s)
+            return await self._all(instance, path, body, sending, limit_s - spent_s)
         except TimeoutError:
             raise AnswerUnfinished(instance.name, limit_s) from None
 
@@ -208,26 +213,29 @@ class NodeClient:
         return "" if instance.model in names else f"serves {names}, not {instance.model!r}"
 
     async def _all(
-        self, instance: Instance, path: str, body: bytes, fresh: bool, limit_s: float
+        self, instance: Instance, path: str, body: bytes, sending: Sending | None, limit_s: float
     ) -> EngineAnswer:
         """Raises TimeoutError as well."""
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + limit_s
-        connection = await self._send(instance, path, body, fresh, limit_s)
+        connection = await self._send(instance, path, body, sending, limit_s)
         try:
             answer = await self._rest(instance, connection, deadline_s - clock())
-        except BaseException:
-            connection.release()
+        except BaseException as error:
+            if sending is not None and isinstance(error, asyncio.CancelledError):
+                sending.connection = connection
+            else:
+                connection.release()
             raise
         return EngineAnswer(instance, connection, answer, self._idle_timeout_s)
 
     async def _send(
-        self, instance: Instance, path: str, body: bytes, fresh: bool, limit_s: float
+        self, instance: Instance, path: str, body: bytes, sending: Sending | None, limit_s: float
     ) -> Connection:
         """Sent, and accepted with status 200. Raises TimeoutError as well."""
         try:
             connection = await self._wire.send(
-                "POST", instance.url, path, body, limit_s, fresh=fresh
+                "POST", instance.url, path, body, limit_s, sending=sending
             )
         except CannotConnect as error:
             raise ConnectFailed(instance.name, str(error)) from None

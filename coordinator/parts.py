@@ -25,6 +25,7 @@ from coordinator.metrics import Metrics, ShadowCollector
 from coordinator.node_client import NodeClient
 from coordinator.node_state import Cluster
 from coordinator.openai_api import OpenAiApi
+from coordinator.orphans import Orphans
 from coordinator.pd_flow import PdFlow
 from coordinator.quotes import Quotes
 from coordinator.routers import Routing, build_router
@@ -54,6 +55,7 @@ class Parts:
     clock: Callable[[], float]
     metrics: Metrics
     wire: Wire
+    orphans: Orphans
     cluster: Cluster
     client: NodeClient
     clients: Clients
@@ -71,6 +73,7 @@ class Parts:
         legs = Legs(
             cluster=self.cluster,
             client=self.client,
+            orphans=self.orphans,
             book=self.book,
             metrics=self.metrics,
             secret=limits.engine_secret,
@@ -170,6 +173,7 @@ def build_parts(
         clock=clock,
         metrics=metrics,
         wire=wire,
+        orphans=Orphans(wire, metrics),
         cluster=cluster,
         client=client,
         clients=Clients(keys, limits.limits, open_control=limits.host in LOOPBACK_HOSTS),

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
+from collections import defaultdict, deque
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from coordinator.connection import Connection, Disconnected, WireError
 
-__all__ = ["CannotConnect", "Connection", "Disconnected", "WentStale", "Wire", "WireError"]
+__all__ = [
+    "CannotConnect",
+    "Connection",
+    "Disconnected",
+    "Sending",
+    "WentStale",
+    "Wire",
+    "WireError",
+]
 
 
 class CannotConnect(WireError):
@@ -25,6 +33,21 @@ class CannotConnect(WireError):
 class WentStale(Disconnected):
     """The peer closed an idle connection while we were writing to it. Most likely it saw nothing,
     but nobody can know: only the caller can tell whether asking again does harm."""
+
+
+class Sending:
+    """How to send one request; and how far it came, if its sender was cancelled."""
+
+    __slots__ = ("began", "connection", "fresh")
+
+    def __init__(self, fresh: bool = False) -> None:
+        self.fresh = fresh
+        """Not on a connection that was used before."""
+        self.began = False
+        """The peer may have seen it."""
+        self.connection: Connection | None = None
+        """Where its answer comes in, of which nobody has read a byte. Whoever catches the
+        cancellation has to release it."""
 
 
 class Origin(NamedTuple):
@@ -51,7 +74,7 @@ class Wire:
         self._connect_timeout_s = connect_timeout_s
         # Engines close a connection that was idle for 5 s (uvicorn's default): we leave first.
         self._idle_s = idle_s
-        self._pools: dict[Origin, deque[Connection]] = {}
+        self._pools: defaultdict[Origin, deque[Connection]] = defaultdict(deque)
         self._heads: dict[tuple[str, str, str], bytes] = {}
 
     async def send(
@@ -63,22 +86,30 @@ class Wire:
         timeout_s: float,
         *,
         fresh: bool = False,
+        sending: Sending | None = None,
     ) -> Connection:
         """Sends one request and waits for the head of its answer. Raises WireError, TimeoutError.
-        `fresh`: not on a connection that was used before.
+        `fresh`: not on a connection that was used before; a `sending` says that itself.
 
         The caller must `release` what it gets, whatever happens."""
         origin, base_path = split_url(base_url)
         request = self._head(method, base_url, base_path + path) + b"%d\r\n\r\n" % len(body)
-        pool = self._pools.get(origin)
-        if pool is None:
-            pool = self._pools[origin] = deque()
-        connection = None if fresh else self._idle(pool)
+        pool = self._pools[origin]
+        is_fresh = fresh if sending is None else sending.fresh
+        connection = None if is_fresh else self._idle(pool)
         is_reused = connection is not None
         if connection is None:
             connection = await self._connect(origin, pool)
+        if sending is not None:
+            sending.began = True
         try:
             await connection.exchange(request, body, timeout_s)
+        except asyncio.CancelledError:
+            if sending is None:
+                connection.close()
+            else:
+                sending.connection = connection
+            raise
         except Disconnected as error:
             connection.close()
             if is_reused and not connection.answering:

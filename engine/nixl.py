@@ -13,6 +13,7 @@ Host: vLLM, by `kv_connector_module_path` (engine.launch)."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -45,6 +46,10 @@ class LeasingScheduler(NixlPullConnectorScheduler):
             # The worker counts the same time from when it hears of it: it frees no earlier.
             handoff["remote_blocks_expiry_time"] = self._reqs_need_send[request.request_id]
         return keeps_blocks, handoff
+
+    def give_up(self, request_id: str) -> None:
+        """Nobody knows of this hand-off: its lease ends now."""
+        self._reqs_need_send[request_id] = time.perf_counter()
 
 
 class LeasedWorker(NixlPullConnectorWorker):
@@ -94,6 +99,12 @@ class NixlConnector(NixlBaseConnector):
             )
         else:
             self.connector_worker = LeasedWorker(vllm_config, self.engine_id, kv_cache_config)
+
+    def give_up(self, request_id: str) -> None:
+        """Of a hand-off whose answer went to nobody; for P's scheduler."""
+        half = self.connector_scheduler
+        assert isinstance(half, LeasingScheduler)
+        half.give_up(request_id)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         worker, metadata = self.connector_worker, self._connector_metadata

@@ -25,16 +25,21 @@ PREFILL_LEG_KV_PARAMS: dict[str, Any] = {
 class RemoteKv:
     """One hand-off from P; `take()` gives vLLM's own dict exactly once."""
 
-    __slots__ = ("_params",)
+    __slots__ = ("_params", "is_taken")
 
     def __init__(self, params: dict[str, Any]) -> None:
-        self._params: dict[str, Any] | None = params
+        self._params = params
+        self.is_taken = False
 
     def take(self) -> dict[str, Any]:
         """The dict to relay to D. A second call is a bug of ours."""
-        params, self._params = self._params, None
-        assert params is not None, "a hand-off is consumed once"
-        return params
+        assert not self.is_taken, "a hand-off is consumed once"
+        self.is_taken = True
+        return self._params
+
+    def put_back(self) -> None:
+        """It was not sent: no D has seen it."""
+        self.is_taken = False
 
 
 def remote_kv_of(answer: Any) -> RemoteKv:

@@ -15,7 +15,14 @@ from bench.fake_engine.model import (
     RecordedRequest,
     salt_of,
 )
-from bench.fake_engine.replies import Answer, EngineError, controlled, model_list, rendered
+from bench.fake_engine.replies import (
+    Answer,
+    EngineError,
+    aborted,
+    controlled,
+    model_list,
+    rendered,
+)
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -77,9 +84,8 @@ class Exchange:
             await self._generate(path)
         elif method == "POST" and path in _RENDER_PATHS:
             await self._render(path)
-        elif method == "POST" and path == "/reset_prefix_cache":
-            engine.cache.clear()
-            await self._json({"success": True})
+        elif method == "POST":
+            await self._control(path)
         elif path == "/health":
             await self._bytes(b"", "text/plain")
         elif path == "/v1/models":
@@ -92,18 +98,47 @@ class Exchange:
         else:
             raise EngineError(404, "Not Found")
 
+    async def _control(self, path: str) -> None:
+        if path == "/reset_prefix_cache":
+            self._engine.cache.clear()
+            await self._json({"success": True})
+        elif path == "/inference/v1/abort_requests":
+            self._engine.abort(json.loads(self._raw)["request_ids"])
+            await self._bytes(b"", "text/plain")
+        else:
+            raise EngineError(404, "Not Found")
+
     async def _generate(self, path: str) -> None:
         engine = self._engine
         record = self._record(path)
         engine.running += 1
         try:
-            await self._answer(record)
+            if await self._is_aborted(record):
+                await self._json(aborted(engine.settings.model))
         except asyncio.CancelledError:
-            record.cancelled = True
-            engine.cancelled += 1
+            # A client may close as soon as it has the last byte.
+            record.cancelled = not record.finished
+            engine.cancelled += record.cancelled
             raise
         finally:
             engine.running -= 1
+
+    async def _is_aborted(self, record: RecordedRequest) -> bool:
+        """Answers the request, unless it is told to abort it first."""
+        answering = asyncio.create_task(self._answer(record))
+        abort = self._engine.abort_of(record)
+        try:
+            await asyncio.wait((answering, abort), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            abort.cancel()
+            is_done = answering.done() or not answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+        if is_done:
+            answering.result()
+        else:
+            record.cancelled = True
+            self._engine.cancelled += 1
+        return not is_done
 
     async def _answer(self, record: RecordedRequest) -> None:
         engine, faults = self._engine, self._engine.faults
@@ -172,6 +207,7 @@ class Exchange:
         model = self._engine.settings.model
         asked = record.body.get("model") or model
         if asked != model:
+            self._engine.give_back(record.body)
             text = f"The model `{asked}` does not exist. Valid aliases: {model}."
             raise EngineError(404, text, "model")
         return record

@@ -4,6 +4,7 @@ Hosts: bench.fake_engine.app, and tests, which read its state."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import zlib
@@ -93,11 +94,14 @@ class FakeEngine:
         """Whether control requests are answered, as our scheduler does; False: as plain vLLM."""
         self.changes: list[dict[str, Any]] = []
         """What control requests asked for, in order."""
+        self.takes_aborts = True
+        """False: whatever it is told to abort was done already."""
         self.cancelled = 0
         self.running = 0
         self.refused_handoffs = 0
         self.pulled_tokens = 0
         self._ids = itertools.count(1)
+        self._aborts: dict[str, asyncio.Future[None]] = {}
 
     @property
     def pinned_handoffs(self) -> int:
@@ -107,6 +111,28 @@ class FakeEngine:
     def generating(self) -> list[RecordedRequest]:
         """The recorded requests that ask for tokens, in the order of arrival."""
         return [request for request in self.requests if request.path in GENERATE_PATHS]
+
+    def abort_of(self, record: RecordedRequest) -> asyncio.Future[None]:
+        """Done when the request is aborted by its id, as vLLM knows it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        name = record.body.get("request_id")
+        if name is not None:
+            known = f"chatcmpl-{name}" if "chat" in record.path else f"cmpl-{name}-0"
+            self._aborts[known] = future
+            future.add_done_callback(lambda _: self._aborts.pop(known, None))
+        return future
+
+    def abort(self, request_ids: list[str]) -> None:
+        for request_id in request_ids if self.takes_aborts else ():
+            future = self._aborts.get(request_id)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def give_back(self, body: dict[str, Any]) -> None:
+        """A request that the front end refuses: its hand-off's P is told."""
+        params = body.get("kv_transfer_params") or {}
+        if params.get("do_remote_prefill"):
+            LEDGER.take(str(params.get("remote_request_id")))
 
     def take_control(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The changes of a control request; None for every other request."""

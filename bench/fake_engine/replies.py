@@ -152,6 +152,12 @@ def controlled(model: str, changes: dict[str, Any]) -> dict[str, Any]:
     return {"object": "text_completion", "model": model, "choices": [choice]}
 
 
+def aborted(model: str) -> dict[str, Any]:
+    """The answer to a request that was aborted before its first token: it hands nothing over."""
+    choice = {"index": 0, "finish_reason": "abort", "stop_reason": None}
+    return {"model": model, "choices": [choice], "kv_transfer_params": None}
+
+
 def model_list(model: str, max_model_len: int) -> dict[str, Any]:
     card = {
         "id": model,

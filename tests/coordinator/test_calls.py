@@ -138,7 +138,7 @@ async def test_a_clients_field_never_reaches_an_engine(
                 sent = call.body.get(field)
                 assert sent != value
                 assert not isinstance(sent, dict) or "mine" not in sent
-                if field in ("priority", "session_id", "request_id", "ec_transfer_params"):
+                if field in ("priority", "session_id", "ec_transfer_params"):
                     assert field not in call.body
 
 

@@ -134,6 +134,19 @@ def test_an_aborted_shadow_pins_nothing(mode: str) -> None:
     assert world.free_blocks() == free
 
 
+def test_an_answer_that_nobody_took_pins_nothing(mode: str) -> None:
+    world = a_world(PrefillScheduler, mode)
+    call = a_request("call", prompt(100), None, 1, kv_transfer_params=dict(PREFILL_LEG_KV_PARAMS))
+    world.add(call)
+    for _ in range(3):
+        world.step()
+    assert world.finished["call"].kv_transfer_params is not None
+    # As the front end does for a client that leaves before it has heard of the end.
+    world.scheduler.finish_requests(["call"], RequestStatus.FINISHED_ABORTED)
+    told = world.scheduler.schedule().kv_connector_metadata
+    assert told.reqs_to_send["call"] <= told.scheduler_clock
+
+
 def test_pinned_hand_offs_count_against_the_cap(mode: str) -> None:
     world = a_world(PrefillScheduler, mode, blocks=100, kv_cap_share=0.25)
     for name in ("s", "t"):
