@@ -106,6 +106,10 @@ class ModelConfig(Strict):
     """Overrides the profile's start coefficients."""
     pull_timeout_s: float = Field(default=20.0, gt=0)
     """Longest pull of KV on a decode instance; after it the prompt is recomputed there."""
+    skip_prefill_tokens: int = Field(default=0, ge=0, le=1_048_576)
+    """Where P and D are apart: a call for whose prompt D lacks at most this many tokens, as far as
+    we know, is computed on D, and P is not asked. They lengthen D's iterations, so that the
+    TPOT of its other calls pays for them. 0: P is always asked."""
     kv_lease_s: int = Field(default=30, ge=10, le=3600)
     """How long a prefill instance keeps the KV of a finished prompt for a decode instance that does
     not read it. A pull counts up to 5 s before its end (engine.nixl)."""

@@ -44,6 +44,7 @@ class CallBook:
         self, session: Session, body: ClientBody, model: str, started_s: float, wish: SloWish
     ) -> CallContext:
         """Counts the call in its session, before any engine hears of it."""
+        estimate = self._prompt_tokens(session, model, body.prompt_bytes)
         session.calls_total += 1
         session.active_calls += 1
         session.history_bytes = body.prompt_bytes
@@ -56,7 +57,7 @@ class CallBook:
             stream=body.stream,
             body_fields=body.fields,
             started_s=started_s,
-            prompt_tokens_estimate=self.tokens_of(model, body.prompt_bytes),
+            prompt_tokens_estimate=estimate,
         )
         # Before the flows hear of it: a shadow that is superseded now still counts if it was hit.
         warmth = session.warmth_of(model)
@@ -81,11 +82,23 @@ class CallBook:
         """Estimate, from what prompts of the model were like so far."""
         return int(text_bytes / self._bytes_per_token[model]) + 1
 
+    def _prompt_tokens(self, session: Session, model: str, prompt_bytes: int) -> int:
+        """Estimate; of a prompt that grew, only what is new has to be guessed."""
+        known_tokens = session.known_tokens(model)
+        new_bytes = prompt_bytes - session.history_bytes
+        if known_tokens is None or new_bytes < 0:
+            return self.tokens_of(model, prompt_bytes)
+        return known_tokens + self.tokens_of(model, new_bytes)
+
     def placed(self, session: Session, call: CallContext, pair: Pair) -> None:
-        """Another P than the sticky one holds nothing of the session, as far as we know."""
+        """Another instance than the sticky one holds nothing of the session, as far as we know."""
         call.record.p_instance, call.record.d_instance = pair.prefill.name, pair.decode.name
         call.is_decode_alone = pair.prefill.role is Role.DECODE
-        if session.warmth_of(call.model).prefill_instance != pair.prefill.name:
+        warmth = session.warmth_of(call.model)
+        if call.is_decode_alone and warmth.decode_instance == pair.decode.name:
+            call.own_tokens_before = warmth.decode_own_tokens
+            call.shadow_tokens_before = warmth.decode_tokens
+        elif warmth.prefill_instance != pair.prefill.name:
             call.own_tokens_before = call.shadow_tokens_before = 0
             call.finished_shadow_tokens_before = 0
 
@@ -141,14 +154,18 @@ class CallBook:
         warmth.decode_instance = record.d_instance
         warmth.touched_s = self._clock()
         decoded = after_call(prompt_tokens, call.output_tokens or 0, block_size)
-        warmth.decode_tokens = decoded.own_tokens
-        if call.is_decode_alone:
-            return  # P holds what it held before
+        warmth.decode_own_tokens = warmth.decode_tokens = decoded.own_tokens
         held = HeldPrefix(
             own_tokens=call.own_tokens_before, shadow_tokens=call.shadow_tokens_before
         )
         cached_tokens = call.cached_tokens or 0
-        used_tokens = shadow_tokens_used(held, cached_tokens)
+        used_tokens = record.shadow_tokens = shadow_tokens_used(held, cached_tokens)
+        warmth.used_tokens += used_tokens
+        if call.is_decode_alone:
+            # P holds what it held before; what it pushed to D has been used now, and counts once.
+            seen_tokens = min(warmth.shadow_tokens, cached_tokens)
+            warmth.own_tokens = max(warmth.own_tokens, seen_tokens)
+            return
         finished = replace(held, shadow_tokens=call.finished_shadow_tokens_before)
         call.stopped_segment_tokens = stopped_segment_tokens(
             finished, call.shadow_tokens_before, cached_tokens
@@ -158,8 +175,6 @@ class CallBook:
         # A P leg generates one token whatever D goes on to write.
         is_one = record.p_instance == record.d_instance
         output_tokens = (call.output_tokens or 0) if is_one else 1
-        record.shadow_tokens = used_tokens
-        warmth.used_tokens += used_tokens
         warmth.prefill_instance = record.p_instance
         warmth.own_tokens = after_call(prompt_tokens, output_tokens, block_size).own_tokens
         warmth.shadow_tokens = 0

@@ -219,7 +219,9 @@ class Legs:
 
     def _place(self, job: Job) -> Pair:
         call = job.call
-        pair = self.cluster.placement.place(job.session, call.model, call.prompt_tokens_estimate)
+        pair = self.cluster.placement.place_call(
+            job.session, call.model, call.prompt_tokens_estimate
+        )
         self.metrics.placed(call.model, Leg.PREFILL, pair.prefill_reason)
         self.metrics.placed(call.model, Leg.DECODE, pair.decode_reason)
         self.book.placed(job.session, call, pair)

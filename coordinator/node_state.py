@@ -19,6 +19,7 @@ from policy.placement import (
     PrefillCandidate,
     place_decode,
     place_prefill,
+    skip_prefill,
 )
 from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Role
@@ -120,15 +121,33 @@ class Placement:
             decode, decode_reason = self._decode(session, model, prompt_tokens, exclude)
             apart = (*exclude, *self._cluster.cut_off_from(decode))
             placed = self._prefill(session, model, prompt_tokens, apart, Role.PREFILL)
-            if placed.reason is PlacementReason.NONE_HEALTHY:
-                return Pair(decode, decode, placed.reason, decode_reason)
-            prefill = self._cluster.instances[placed.instance]
-            return Pair(prefill, decode, placed.reason, decode_reason)
+            return self._pair(placed, decode, decode_reason)
         placed = self._prefill(session, model, prompt_tokens, exclude, Role.COLOCATED)
         if placed.reason is PlacementReason.NONE_HEALTHY:
             raise self._cluster.nobody(model, Role.COLOCATED)
         instance = self._cluster.instances[placed.instance]
         return Pair(instance, instance, placed.reason, placed.reason)
+
+    def place_call(self, session: Session, model: str, prompt_tokens: int) -> Pair:
+        """The pair for a call that no instance has failed yet. D computes its prompt alone where
+        that takes no longer than a P leg. Raises NoInstance."""
+        pair = self.place(session, model, prompt_tokens)
+        if pair.colocated:
+            return pair
+        warmth, decode = session.peek(model), pair.decode
+        placed = skip_prefill(
+            Placed(pair.prefill.name, pair.prefill_reason),
+            decode.name,
+            prompt_tokens,
+            warmth.decode_tokens if decode.name == warmth.decode_instance else 0,
+            self._cluster.skip_prefill_tokens(model),
+        )
+        return self._pair(placed, decode, pair.decode_reason)
+
+    def _pair(self, placed: Placed, decode: Instance, decode_reason: PlacementReason) -> Pair:
+        is_alone = placed.reason is PlacementReason.NONE_HEALTHY
+        prefill = decode if is_alone else self._cluster.instances[placed.instance]
+        return Pair(prefill, decode, placed.reason, decode_reason)
 
     def _prefill(
         self,
@@ -261,7 +280,8 @@ class Cluster:
         placed = self.placement.place(session, model, 0)
         pair = placed._replace(prefill=prefill or placed.prefill, decode=decode or placed.decode)
         if warmth.decode_instance != pair.decode.name:
-            warmth.decode_instance, warmth.decode_tokens = pair.decode.name, 0
+            warmth.decode_instance = pair.decode.name
+            warmth.decode_tokens = warmth.decode_own_tokens = 0
         if pair.prefill.role is not Role.DECODE and warmth.prefill_instance != pair.prefill.name:
             # What the lost one held, the new one does not.
             warmth.prefill_instance = pair.prefill.name
@@ -330,6 +350,9 @@ class Cluster:
     def s_per_token(self, model: str) -> float:
         step_time = self._models[model].step_time
         return _S_PER_TOKEN_GUESS if step_time is None else step_time.s_per_token
+
+    def skip_prefill_tokens(self, model: str) -> int:
+        return self._models[model].skip_prefill_tokens
 
     def step_time(self, model: str) -> StepTimeModel:
         """The latency form of its instances, as the configuration has it."""

@@ -62,12 +62,9 @@ class SessionViews:
 
     def history_of(self, session: Session, model: str) -> HistoryLength:
         """How long the next prompt on this model is without what is new in it."""
-        last = session.calls[-1] if session.calls else None
-        if last is not None and last.model == model and last.prompt_tokens is not None:
-            return HistoryLength(last.prompt_tokens + (last.output_tokens or 0), True)
-        warmth = session.peek(model)
-        if warmth.rendered_call and warmth.rendered_call == session.calls_total:
-            return HistoryLength(warmth.covered_tokens + warmth.missing_tokens, True)
+        known_tokens = session.known_tokens(model)
+        if known_tokens is not None:
+            return HistoryLength(known_tokens, True)
         return HistoryLength(self.book.tokens_of(model, session.history_bytes), False)
 
     def _model(self, session: Session, model: str) -> ModelWarmth:

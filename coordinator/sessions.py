@@ -68,6 +68,8 @@ class Warmth(msgspec.Struct, kw_only=True, eq=False):
     """Prompt and output of the last call there, as the prefix cache may hold them."""
     decode_tokens: int = 0
     """Leading tokens that D holds, where P and D are apart: of the last call and of pushes."""
+    decode_own_tokens: int = 0
+    """Of these, what the last call left there."""
 
     shadow_tokens: int = 0
     """End of the finished shadow prefix (counted from the start of the prompt); 0: none."""
@@ -163,6 +165,16 @@ class Session(msgspec.Struct, kw_only=True, eq=False, weakref=True):
     def hint(self, scores: dict[str, float], plan: list[str]) -> None:
         """Takes the place of every earlier one."""
         self.hint_scores, self.hint_plan = scores, plan
+
+    def known_tokens(self, model: str) -> int | None:
+        """Exact length of the next prompt on this model without what is new in it, if known."""
+        last = self.calls[-1] if self.calls else None
+        if last is not None and last.model == model and last.prompt_tokens is not None:
+            return last.prompt_tokens + (last.output_tokens or 0)
+        warmth = self.peek(model)
+        if warmth.rendered_call and warmth.rendered_call == self.calls_total:
+            return warmth.covered_tokens + warmth.missing_tokens
+        return None
 
     def peek(self, model: str) -> Warmth:
         """For reading only: a model that the session never saw shares one cold entry."""

@@ -3,7 +3,8 @@
 Prefill: the instance with the lowest estimated prefill completion time, counting only the tokens
 that it does not hold; a session's sticky instance keeps the call unless another one wins clearly,
 because moving leaves its warm prefix behind. Decode: the sticky instance unless it is unhealthy or
-full.
+full. A call for whose prompt the decode instance lacks so little that to ask a prefill instance and
+to move KV would take longer is computed there.
 
 Pure. Hosts: coordinator.node_state, bench.sim."""
 
@@ -32,6 +33,10 @@ class PlacementReason(StrEnum):
     NO_ROOM = "no_room"
     """Every healthy instance is full: the call will queue on the least busy one."""
     NONE_HEALTHY = "none_healthy"
+    SKIPPED_SHORT = "skipped_short"
+    """The prompt is so short that the decode instance computes it itself."""
+    SKIPPED_HELD = "skipped_held"
+    """The decode instance holds so much of the prompt that it computes the rest itself."""
 
 
 class PrefillCandidate(NamedTuple):
@@ -95,6 +100,21 @@ def place_prefill(
     if clearly_faster(best.completion_s, current.completion_s, move_margin_share):
         return Placed(best.name, PlacementReason.MOVED_FASTER)
     return Placed(current.name, PlacementReason.STICKY)
+
+
+def skip_prefill(
+    placed: Placed, decode: str, prompt_tokens: int, held_tokens: int, limit_tokens: int
+) -> Placed:
+    """`placed` for the prefill, or `decode` itself: it holds `held_tokens` of the session and may
+    compute up to `limit_tokens`; 0: none, whatever it holds."""
+    if placed.reason is PlacementReason.NONE_HEALTHY or limit_tokens == 0:
+        return placed
+    if prompt_tokens <= limit_tokens:
+        return Placed(decode, PlacementReason.SKIPPED_SHORT)
+    # A prompt shorter than what is held does not go on from there: it was compacted or edited.
+    if 0 <= prompt_tokens - held_tokens <= limit_tokens:
+        return Placed(decode, PlacementReason.SKIPPED_HELD)
+    return placed
 
 
 def place_decode(

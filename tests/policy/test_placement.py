@@ -11,6 +11,7 @@ from policy.placement import (
     PrefillCandidate,
     place_decode,
     place_prefill,
+    skip_prefill,
 )
 
 
@@ -116,3 +117,30 @@ def test_decode(
     candidates: list[DecodeCandidate], sticky: str | None, instance: str, reason: PlacementReason
 ) -> None:
     assert place_decode(candidates, sticky, needed_tokens=500) == Placed(instance, reason)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "held_tokens", "limit_tokens", "reason"),
+    [
+        (100, 0, 100, PlacementReason.SKIPPED_SHORT),
+        (101, 0, 100, PlacementReason.STICKY),
+        (5000, 4900, 100, PlacementReason.SKIPPED_HELD),
+        (5000, 4899, 100, PlacementReason.STICKY),
+        (5000, 5000, 100, PlacementReason.SKIPPED_HELD),
+        (5000, 5001, 100, PlacementReason.STICKY),
+        (5000, 5000, 0, PlacementReason.STICKY),
+        (1, 0, 0, PlacementReason.STICKY),
+    ],
+)
+def test_a_decode_instance_computes_what_it_lacks_if_that_is_little(
+    prompt_tokens: int, held_tokens: int, limit_tokens: int, reason: PlacementReason
+) -> None:
+    placed = skip_prefill(
+        Placed("p", PlacementReason.STICKY), "d", prompt_tokens, held_tokens, limit_tokens
+    )
+    assert placed == Placed("p" if reason is PlacementReason.STICKY else "d", reason)
+
+
+def test_without_a_prefill_instance_nothing_was_skipped() -> None:
+    nobody = Placed("", PlacementReason.NONE_HEALTHY)
+    assert skip_prefill(nobody, "d", 10, 0, 100) is nobody
