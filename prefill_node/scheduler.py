@@ -28,6 +28,7 @@ class PrefillScheduler(ShadowScheduler):
         for request_id in given:
             request = self.requests.get(request_id)
             if request is not None and request.is_finished():
-                assert isinstance(self.connector, NixlConnector)
-                self.connector.give_up(request_id)
+                connector = self.connector
+                assert isinstance(connector, NixlConnector)
+                connector.give_up(request_id)
         return super().finish_requests(None if request_ids is None else given, finished_status)
