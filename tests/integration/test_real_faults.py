@@ -7,17 +7,15 @@ import threading
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import httpx
 import pytest
 
 from tests.integration.client import Agent, Answer, until
+from tests.integration.engine_state import restart, running_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.vllm_cpu, pytest.mark.nixl]
+pytestmark = [pytest.mark.vllm_cpu, pytest.mark.nixl, pytest.mark.faults]
 
 QUESTION = [{"role": "user", "content": "Count the handlers. " * 40}]
 MAX_TOKENS = 24
@@ -32,39 +30,6 @@ def agent(tiny_pd: LocalCluster) -> Agent:
 def expected(tiny_pd: LocalCluster) -> Answer:
     agent = Agent(tiny_pd.url, tenant=uuid4().hex, session="base", shadow=False)
     return agent.call("tiny-a", QUESTION, MAX_TOKENS)
-
-
-def restart(cluster: LocalCluster, name: str) -> None:
-    """Returns when the coordinator sends calls there again."""
-    cluster.restart(name)
-    until(lambda: unready(cluster), lambda reason: reason is None)
-
-
-def unready(cluster: LocalCluster) -> str | None:
-    answer = httpx.get(f"{cluster.url}/ready", timeout=5)
-    return None if answer.is_success else answer.text
-
-
-@pytest.fixture
-def healed(tiny_pd: LocalCluster) -> Iterator[LocalCluster]:
-    """Whatever the test did to the instances of tiny-a, the next one finds them well."""
-    yield tiny_pd
-    for name in ("tiny-a-p", "tiny-a-d"):
-        if not alive(tiny_pd, name):
-            restart(tiny_pd, name)
-
-
-def alive(cluster: LocalCluster, name: str) -> bool:
-    try:
-        return httpx.get(f"{cluster.config.instances[name].url}/health", timeout=5).is_success
-    except httpx.TransportError:
-        return False
-
-
-def running_requests(cluster: LocalCluster, name: str) -> float:
-    text = httpx.get(f"{cluster.config.instances[name].url}/metrics", timeout=5).text
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting{")
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(names))
 
 
 def test_a_client_that_leaves_stops_its_own_call_and_no_other(
