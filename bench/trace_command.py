@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bench.trace_pulls import pulls_text, replay
 from bench.trace_read import TraceUnreadable, read_trace
 from bench.trace_summary import summary_of, text_of
 
@@ -43,3 +44,19 @@ def plot(
         raise typer.Exit(1) from None
     typer.echo(text_of(summary_of(trace), trace))
     typer.echo(f"picture: {path}")
+
+
+@app.command()
+def pulls(
+    file: Annotated[Path, typer.Argument(help="Trace of a decode instance (trace_path).")],
+) -> None:
+    """Say what moved to a decode instance, and whether a shadow pull ever began beside a normal
+    one (then with exit code 1)."""
+    try:
+        found = replay(read_trace(file).pulls)
+    except TraceUnreadable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    typer.echo(pulls_text(found))
+    if found.violations:
+        raise typer.Exit(1)

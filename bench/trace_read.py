@@ -4,12 +4,20 @@ Hosts: bench.trace_plot, bench.trace_summary."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.trace import CHANGED, TRACE_VERSION, Line, TraceEvent, TraceHeader, TraceStep
+from engine.trace import (
+    CHANGED,
+    TRACE_VERSION,
+    Line,
+    TraceEvent,
+    TraceHeader,
+    TracePull,
+    TraceStep,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +36,8 @@ class Trace:
     header: TraceHeader
     steps: list[TraceStep]
     events: list[TraceEvent]
+    pulls: list[TracePull] = field(default_factory=list)
+    """Of a decode instance."""
     note: str = ""
     """What a reader should know of the file."""
 
@@ -42,7 +52,7 @@ class Trace:
                 f"no iteration ended between {low:g} and {high:g} s; the last ended at {last_s:.1f}"
             )
         # Earlier changes of the cap still hold.
-        return Trace(self.header, steps, [e for e in self.events if e.t_s <= high], self.note)
+        return replace(self, steps=steps, events=[e for e in self.events if e.t_s <= high])
 
     def caps_s(self) -> list[float]:
         """The cap in force at each iteration: another one where nobody else was served."""
@@ -71,15 +81,18 @@ def read_trace(path: Path) -> Trace:
     header = _header(path, lines[0])
     steps: list[TraceStep] = []
     events: list[TraceEvent] = []
+    pulls: list[TracePull] = []
     for number, text in enumerate(lines[1:], start=2):
         line = _line(path, number, text)
         if isinstance(line, TraceStep):
             steps.append(line)
         elif isinstance(line, TraceEvent):
             events.append(line)
+        elif isinstance(line, TracePull):
+            pulls.append(line)
         else:
             raise TraceUnreadable(f"{path}:{number}: a second header; one file holds one trace")
-    return Trace(header, steps, events, note)
+    return Trace(header, steps, events, pulls, note)
 
 
 def _header(path: Path, text: bytes) -> TraceHeader:

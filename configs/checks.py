@@ -121,6 +121,12 @@ def _shadow(parts: Parts) -> Iterator[Problem]:
                 f"must be a multiple of models.{name}.block_size ({model.block_size}), "
                 f"got {shadow.segment_tokens}: only whole blocks are handed over",
             )
+        if shadow.push_tokens < model.block_size:
+            yield (
+                ("shadow", "push_tokens"),
+                f"must be at least models.{name}.block_size ({model.block_size}), "
+                f"got {shadow.push_tokens}: only whole blocks are pushed",
+            )
 
 
 def _router(parts: Parts) -> Iterator[Problem]:

@@ -275,6 +275,14 @@ class ShadowConfig(Strict):
     """Longest iteration with shadow tokens on a prefill instance, or on an idle colocated one;
     0 (colocated only): beta x TPOT SLO, the paper's rule."""
     segment_tokens: int = Field(ge=1)
+    push_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of KV that one push moves to a decode instance: a normal transfer that arrives
+    waits for at most one."""
+    push_grant_s: float = Field(default=10.0, gt=0)
+    """How long a decode instance keeps its slot for a push that it granted and did not get."""
+    push_quarantine_s: float = Field(default=60.0, ge=0)
+    """How long no shadow is pushed from a prefill to a decode instance after a transfer between
+    them failed or took too long."""
     resubmit_tokens: int = Field(ge=1)
     """While A streams, a job is extended at most once per this many new tokens."""
     max_chunk_tokens: int = Field(ge=1)

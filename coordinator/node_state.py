@@ -6,6 +6,7 @@ is estimated to finish the prefill first. Hosts policy.placement; the flows supp
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -25,7 +26,7 @@ from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from configs.schema import ClusterConfig, InstanceConfig
     from coordinator.sessions import Session
@@ -71,6 +72,8 @@ class Instance:
     inflight_tokens: int = 0
     """Uncached prompt tokens (estimate) of the legs that are being prefilled there."""
     inflight_calls: int = 0
+    handoffs_out: int = 0
+    """Normal hand-offs of this P that no D has answered for."""
     failures: int = 0
     """Legs that failed there in a row."""
     last_error: str = field(default="", repr=False)
@@ -99,6 +102,15 @@ class Pair(NamedTuple):
     @property
     def colocated(self) -> bool:
         return self.prefill is self.decode
+
+    @contextmanager
+    def handing_over(self, hands_over: bool) -> Iterator[None]:
+        """A call's KV leaves P until D has answered; no push leaves it then."""
+        self.prefill.handoffs_out += hands_over
+        try:
+            yield
+        finally:
+            self.prefill.handoffs_out -= hands_over
 
 
 class Placement:

@@ -73,7 +73,8 @@ class PdFlow:
         self.shadow.call_started(session, call)
         try:
             pair, handoff = await self.legs.prefill(job)
-            answer = await self.legs.decode(job, pair, handoff)
+            with pair.handing_over(handoff is not None):
+                answer = await self.legs.decode(job, pair, handoff)
             try:
                 await self.delivery.deliver(job, answer, handoff, reply)
             finally:

@@ -29,7 +29,9 @@ class ShadowCounters:
     segments: int = 0
     pushes: int = 0
     slot_busy: int = 0
-    """Segments that were computed without a hand-off because their D was taken."""
+    """Asks for a push that were not made because another of ours was under way to that D."""
+    asks: Counter[str] = field(default_factory=Counter)
+    """Asks for a push, by what D answered (policy.link_gate.GateReason)."""
     computed_tokens: int = 0
     pushed_tokens: int = 0
     failed: Counter[str] = field(default_factory=Counter)

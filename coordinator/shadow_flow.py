@@ -292,6 +292,7 @@ class ShadowFlow:
             max_tokens=config.max_model_len - 1,
             segment_tokens=shadow.segment_tokens,
             resubmit_tokens=shadow.resubmit_tokens,
+            push_tokens=shadow.push_tokens,
         )
         job = shadows.jobs[model] = ShadowJob(session, model, limits, config.bytes_per_token)
         return job

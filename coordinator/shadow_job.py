@@ -36,6 +36,8 @@ class JobLimits:
     """Longest prompt that leaves room for the one output token of a segment."""
     segment_tokens: int
     resubmit_tokens: int
+    push_tokens: int
+    """Most that D lacks of what is handed over at once."""
 
 
 class Step(NamedTuple):
@@ -138,13 +140,19 @@ class ShadowJob:
             return Step(ends[0], is_push=False)
         if self.pair is None or self.pair.colocated or self.push_failed or self.push_end:
             return None
-        ends = self._ends(self.pushed, self.covered, True)
+        ends = self._ends(self.pushed, self.covered, True, self.limits.push_tokens)
         return Step(ends[0], is_push=True) if ends else None
 
-    @property
-    def decode_keeps_up(self) -> bool:
-        """D lacks nothing before the next segment, so that a push is never longer than one."""
-        return self.pushed >= self.covered
+    def hands_over(self, step: Step) -> bool:
+        """Whether this segment is handed over as it is computed: D lacks nothing before it, and it
+        is no longer than one push."""
+        keeps_up = self.pushed >= self.covered and not self.push_end
+        return keeps_up and step.end - self.pushed <= self.limits.push_tokens
+
+    def found_on_decode(self, held_tokens: int) -> None:
+        """What D says it holds; it may have evicted what it was given."""
+        self.pushed = self._aligned(min(held_tokens, len(self.wanted)))
+        self._report()
 
     def begin(self, end: int) -> None:
         self.in_flight = self.warmth.running_tokens = end
@@ -254,12 +262,12 @@ class ShadowJob:
     def _aligned(self, tokens: int) -> int:
         return aligned(tokens, self.limits.block_size)
 
-    def _ends(self, covered: int, stable: int, final: bool) -> list[int]:
+    def _ends(self, covered: int, stable: int, final: bool, most: int | None = None) -> list[int]:
         return segment_ends(
             stable_tokens=stable,
             covered_tokens=covered,
             block_size=self.limits.block_size,
-            segment_tokens=self.limits.segment_tokens,
+            segment_tokens=min(self.limits.segment_tokens, most or self.limits.segment_tokens),
             resubmit_tokens=self.limits.resubmit_tokens,
             final=final,
         )

@@ -1,20 +1,22 @@
-"""The two requests that make one segment warm: P computes prompt[:end], then D pulls it.
+"""The requests that make one segment warm: D grants a push, P computes prompt[:end], D pulls it.
 
-Both are ordinary completions of token ids with one output token, marked as shadow: an engine
-without our scheduler would serve them all the same. A hand-off is asked for only while its D's slot
-is held: P pins the blocks of a finished request until D has read them, so nothing may be pinned in
-front of a closed gate."""
+All are ordinary completions of token ids with one output token, marked as shadow. A hand-off is
+asked for only with D's grant in hand: P pins the blocks of a finished request until D has read
+them, so nothing may be pinned in front of a closed gate. One that could not be sent to D is given
+back, or P would keep its blocks for the whole lease."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from coordinator.engine_post import ShadowFailed, ShadowFailure
+from engine.push_ask import AnswerUnreadable, ask_xargs, read_answer
 from kv_transport.errors import KvParamsInvalid
 from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS, RemoteKv, remote_kv_of
 
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
 
     from coordinator.engine_post import EnginePost
     from coordinator.node_state import Instance
+    from engine.push_ask import PushAnswer, PushAsk
 
 _PATH = "/v1/completions"
+_NO_MODEL = "-"
+"""Served by nobody, so that D's front end refuses the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,8 @@ _EARLY_ENDS = {
 
 
 class DecodeSlots:
-    """At most one shadow hand-off outstanding per D."""
+    """At most one shadow hand-off outstanding per D, of this coordinator's; D itself sees to it
+    among several."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -90,6 +96,21 @@ class DecodeSlots:
 
     def give_back(self, decode: Instance) -> None:
         self._locks[decode.name].release()
+
+
+async def ask(
+    post: EnginePost, decode: Instance, segment: Segment, question: PushAsk
+) -> PushAnswer:
+    """What D says to a push of the segment now; raises ShadowFailed."""
+    # One token more, whichever: vLLM never takes a prompt's last one from the cache, nor its block.
+    token_ids = [*segment.token_ids, 0]
+    xargs = {**segment.xargs, **ask_xargs(question)}
+    asked = replace(segment, token_ids=token_ids, xargs=xargs)
+    end = _choice(decode, await post(decode, _PATH, _body(asked, {})))[1]
+    try:
+        return read_answer(end.stop_reason)
+    except AnswerUnreadable as error:
+        raise ShadowFailed(ShadowFailure.UNREADABLE, f"{decode.name}: {error}") from None
 
 
 async def compute(
@@ -112,6 +133,14 @@ async def pull(post: EnginePost, decode: Instance, segment: Segment, remote_kv: 
     _read(decode, await post(decode, _PATH, body))
 
 
+async def give_back(post: EnginePost, decode: Instance, remote_kv: RemoteKv) -> None:
+    """Of a hand-off that D was not sent: its front end refuses the request, and tells P."""
+    body = {"model": _NO_MODEL, "prompt": [0], "max_tokens": 1}
+    body["kv_transfer_params"] = remote_kv.take()
+    with suppress(ShadowFailed):  # the refusal; what fails otherwise is left to the lease
+        await post(decode, _PATH, msgspec.json.encode(body))
+
+
 def _body(segment: Segment, more: dict[str, Any]) -> bytes:
     body = {
         "model": segment.model,
@@ -124,7 +153,8 @@ def _body(segment: Segment, more: dict[str, Any]) -> bytes:
     return msgspec.json.encode(body | more)
 
 
-def _read(instance: Instance, answer: bytes) -> _Reply:
+def _choice(instance: Instance, answer: bytes) -> tuple[_Reply, _Choice]:
+    """An answer and its one choice; raises ShadowFailed."""
     try:
         reply = _REPLY.decode(answer)
     except msgspec.MsgspecError as error:
@@ -133,7 +163,11 @@ def _read(instance: Instance, answer: bytes) -> _Reply:
     if len(reply.choices) != 1:
         text = f"{instance.name}: an answer to a segment with {len(reply.choices)} choices"
         raise ShadowFailed(ShadowFailure.UNREADABLE, text)
-    end = reply.choices[0]
+    return reply, reply.choices[0]
+
+
+def _read(instance: Instance, answer: bytes) -> _Reply:
+    reply, end = _choice(instance, answer)
     # A stop token would be a number here, and none of our requests has stop strings.
     if end.finish_reason not in _DONE or isinstance(end.stop_reason, str):
         text = f"{instance.name}: the scheduler ended it: {end.stop_reason or end.finish_reason}"

@@ -2,7 +2,7 @@
 
     extend -> _render   the target's front end turns the newest history into its stable prefix
            -> _submit   P computes prompt[:end], at most one segment more than it holds
-           -> _push     with a D slot, P hands the segment over once: D pulls it
+           -> _push     if D grants it, P hands the segment over once: D pulls it
 
 Each runs as a task, at most one per (session, model), and ends when nothing is due. A newer
 history is rendered while a segment is in flight: the segment goes on if it is still a prefix, else
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from coordinator.engine_post import EnginePost, ShadowFailed, ShadowFailure
 from coordinator.errors import NoInstance
+from coordinator.push_grants import PushGrants
 from coordinator.render import Renderer
 from coordinator.shadow_job import is_running
-from coordinator.shadow_legs import DecodeSlots, Segment, compute, pull
+from coordinator.shadow_legs import Segment, compute, give_back, pull
 from engine.marks import Marks
 from policy.vocabulary import RequestClass, Role
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from configs.schema import ClusterConfig
     from coordinator.history import History
     from coordinator.node_state import Cluster, Pair
+    from coordinator.push_grants import Granted
     from coordinator.sessions import Session
     from coordinator.shadow_counters import ShadowCounters
     from coordinator.shadow_job import ShadowJob, Step
@@ -38,10 +40,6 @@ if TYPE_CHECKING:
     from kv_transport.kv_params import RemoteKv
 
 logger = logging.getLogger(__name__)
-
-SLOT_WAIT_S = 0.05
-"""How long a segment waits for its D; after that P computes it, and the hand-off follows later."""
-
 
 PUSH_WAIT_S = 0.5
 """How long the next segment waits for a pull in flight, to be handed over like the one before."""
@@ -72,7 +70,13 @@ class ShadowWorker:
         connect_timeout_s = config.coordinator.connect_timeout_s
         self._post = EnginePost(connect_timeout_s=connect_timeout_s, timeout_s=self._timeout_s)
         self._renderer = Renderer(self._post, counters)
-        self._slots = DecodeSlots()
+        peers = {
+            name: f"{instance.kv_host}:{instance.kv_port}"
+            for name, instance in config.instances.items()
+            if instance.kv_port is not None
+        }
+        self._grants = PushGrants(self._post, counters, peers, self._timeout_s)
+        self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def extend(self, job: ShadowJob, history: History) -> None:
@@ -93,6 +97,7 @@ class ShadowWorker:
         return len(self._tasks)
 
     async def stop(self) -> None:
+        self._stopping = True
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -156,21 +161,34 @@ class ShadowWorker:
                 await asyncio.wait((job.pushing,), timeout=PUSH_WAIT_S)
 
     async def _warm(self, job: ShadowJob, step: Step) -> None:
-        """One segment on P and, if its slot is free, on its way to D."""
+        """One segment on P and, if D grants a push, on its way to D."""
         assert job.pair is not None
-        pair, segment = job.pair, self._segment(job, step.end)
-        granted = await self._granted(job, pair, step)
-        if step.is_push and not granted:
+        pair, version = job.pair, job.version
+        segment = self._segment(job, step.end)
+        granted = None
+        if self._may_push(job, pair, step):
+            granted = await self._grants.get(job, pair, step, segment)
+        elif step.is_push:
             job.push_failed = True
-            return
+        if job.version == version and (granted is not None or not step.is_push):
+            if granted is not None:
+                step = step._replace(end=granted.end)
+                segment = self._segment(job, step.end)
+            await self._compute(job, pair, step, segment, granted)
+        elif granted is not None:
+            self._spawn(job, self._grants.give_back(pair, segment))
+
+    async def _compute(
+        self, job: ShadowJob, pair: Pair, step: Step, segment: Segment, granted: Granted | None
+    ) -> None:
         remote_kv = None
         try:
             job.begin(step.end)
-            done = await compute(self._post, pair.prefill, segment, hand_off=granted)
+            done = await compute(self._post, pair.prefill, segment, hand_off=granted is not None)
             remote_kv = done.remote_kv
         finally:
-            if granted and remote_kv is None:
-                self._slots.give_back(pair.decode)
+            if granted is not None and remote_kv is None:
+                self._spawn(job, self._grants.give_back(pair, segment))
         job.warmth.touched_s = self._cluster.clock()
         self._counters.segments += not step.is_push
         cost_tokens = job.computed(step.end, done.cached_tokens)
@@ -178,8 +196,13 @@ class ShadowWorker:
         if remote_kv is not None:
             push = self._spawn(job, self._push(job, pair, segment, remote_kv))
             # Not at the end of `_push`: a task that is cancelled before it starts has no end.
-            push.add_done_callback(lambda _: self._slots.give_back(pair.decode))
+            push.add_done_callback(lambda _: self._pushed(job, pair, remote_kv))
             job.begin_push(step.end, push)
+
+    def _pushed(self, job: ShadowJob, pair: Pair, remote_kv: RemoteKv) -> None:
+        self._grants.used(pair)
+        if not remote_kv.is_taken and not self._stopping:
+            self._spawn(job, give_back(self._post, pair.decode, remote_kv))
 
     def account(self, session: Session, model: str, tokens: int) -> None:
         """Shadow tokens that an engine has computed."""
@@ -206,16 +229,10 @@ class ShadowWorker:
         job.show_state()
         self._go_on(job)
 
-    async def _granted(self, job: ShadowJob, pair: Pair, step: Step) -> bool:
-        """Whether D's slot was taken, so that P may be asked for a hand-off."""
+    def _may_push(self, job: ShadowJob, pair: Pair, step: Step) -> bool:
         if not self._pushes or pair.colocated or job.push_failed or not pair.decode.healthy:
             return False
-        if not step.is_push and (job.push_end or not job.decode_keeps_up):
-            return False
-        wait_s = self._timeout_s if step.is_push else SLOT_WAIT_S
-        granted = await self._slots.take(pair.decode, wait_s)
-        self._counters.slot_busy += not granted
-        return granted
+        return step.is_push or job.hands_over(step)
 
     def _segment(self, job: ShadowJob, end: int) -> Segment:
         marks = Marks(

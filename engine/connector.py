@@ -1,14 +1,11 @@
-"""Pulls of KV on a decode instance: a shadow pull runs while nothing else wants the link, and no
-pull waits for ever.
+"""Pulls of shadow KV on a decode instance: they run while nothing else wants the link.
 
 A shadow pull is held at arrival, with the lease on the other side kept up by vLLM's heartbeats. One
-at a time enters vLLM's waiting path while no request waits and no other pull is in flight; when its
+at a time enters vLLM's waiting path, when the link's gate lets it (policy.link_gate); when its
 bytes are here it is finished without a forward pass. A decode instance never computes a shadow's
 tokens: without a usable hand-off, or if the pull fails, the shadow request ends.
 
-vLLM has no limit on how long a pull may take: a frozen peer would hang the request. After the
-limit the request starts over without the hand-off. The blocks that the late transfer may still
-write to are kept aside until it ends: giving them to someone else would corrupt that request.
+Before P is asked for a hand-off, the same gate is asked for a grant (engine.push_ask).
 
 Host: decode_node.scheduler."""
 
@@ -20,22 +17,36 @@ from typing import TYPE_CHECKING
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
+from engine.hand_offs import HandOffs, lease_s, sees_whole_prompts
 from engine.intake import logger
 from engine.kv_room import LOOK_UP_INTERVAL_S, ShadowKv
-from engine.shadow_requests import ShadowEnd, ShadowRequest
-from engine.visible import VisibleScheduler
+from engine.push_ask import PushAnswer, answer_text, read_ask
+from engine.shadow_requests import CappedRequest, ShadowEnd, ShadowRequest
+from engine.transfers import TransferScheduler
 from kv_transport.errors import KvParamsInvalid
-from kv_transport.kv_params import check_pullable, wants_pull
+from kv_transport.kv_params import peer_of, wants_pull
 from policy.kv_class import Shortage
+from policy.link_gate import GateReason, LinkLoad, Wish
+from policy.vocabulary import KvClass
 
 if TYPE_CHECKING:
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
+    from engine.marks import Marks
+    from engine.push_ask import PushAsk
 
-class PullScheduler(VisibleScheduler):
+_ENDS = {
+    GateReason.TRUNCATED_BY_CAP: ShadowEnd.TRUNCATED_BY_CAP,
+    GateReason.TOO_LONG: ShadowEnd.PUSH_TOO_LONG,
+    GateReason.QUARANTINED: ShadowEnd.QUARANTINED,
+}
+"""What no waiting will change."""
+_GIVEN_BACK = "given_back"
+
+
+class PullScheduler(TransferScheduler):
     """Pulls shadow requests' KV, and computes nothing for them."""
 
     def _prepare(self) -> None:
@@ -46,14 +57,8 @@ class PullScheduler(VisibleScheduler):
             self.params.kv_class_params(),
             lambda: self.clock(),  # tests replace it
         )
-        # Hybrid models and some drafters leave the prompt's last tokens to the decode instance.
-        self._whole_prompts = (
-            len(self.kv_cache_config.kv_cache_groups) == 1
-            and not self.has_mamba_layers
-            and self.num_prefill_lookahead <= 1
-        )
-        self._pulls_since_s: dict[str, float] = {}
-        self._kept_aside: dict[str, list[KVCacheBlock]] = {}
+        lease = lease_s(self.vllm_config)
+        self.hand_offs = HandOffs(self.params.secret, lease, compares=sees_whole_prompts(self))
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         now_s = self.clock()
@@ -72,19 +77,49 @@ class PullScheduler(VisibleScheduler):
     # Intake
 
     def add_request(self, request: Request) -> None:
-        # vLLM asserts on a hand-off without blocks and waits for ever for one that names no
-        # engine: neither may reach it, whoever sent it.
+        # vLLM asserts on a hand-off without blocks, waits for ever for one that names no engine,
+        # and reads whatever blocks it is told: none of these may reach it, whoever sent them.
         if wants_pull(request.kv_transfer_params):
-            # One that is aborted at once pulls nothing, and its prompt is a dummy: by it vLLM's
-            # front end gives the blocks of a call that it refused back to the other side.
-            fits = self._whole_prompts and not request.abort_immediately
-            prompt_tokens = request.num_prompt_tokens if fits else None
             try:
-                check_pullable(request.kv_transfer_params, prompt_tokens)
+                self.hand_offs.take(request, self.clock())
             except KvParamsInvalid as error:
                 logger.warning("request %s: %s; its prompt is computed", request.request_id, error)
+                self.link.counts.refused_hand_offs += 1
                 request.kv_transfer_params = None
         super().add_request(request)
+
+    def _marks_of(self, request: Request) -> Marks:
+        marks = super()._marks_of(request)
+        _ask_of(request)  # a mark that cannot be read is refused here
+        return marks
+
+    def _add_shadow(self, request: Request, marks: Marks) -> None:
+        ask = _ask_of(request)
+        holder = marks.session_id or request.request_id
+        if ask is None:
+            self.link.gate.give_back(holder)  # the push is here, and counts by itself
+            super()._add_shadow(request, marks)
+            return
+        request.__class__ = CappedRequest
+        assert isinstance(request, CappedRequest)
+        shadow = ShadowRequest(request, marks, arrival_s=self.clock())
+        request.stop_reason = answer_text(self._answer(shadow, holder, ask))
+        self.requests[request.request_id] = request
+        self._finish(request, RequestStatus.FINISHED_STOPPED)
+
+    def _answer(self, shadow: ShadowRequest, holder: str, ask: PushAsk) -> PushAnswer:
+        if ask.gives_back:
+            self.link.gate.give_back(holder)
+            return PushAnswer(reason=_GIVEN_BACK)
+        refusal = super()._refusal_of(shadow)
+        if refusal is not None:
+            return PushAnswer(reason=refusal.value)
+        now_s = self.clock()
+        wish = self._wish(shadow, ask.peer, now_s)
+        load = replace(self._link_load(now_s), normal_out=ask.normal_out)
+        grant = self.link.ask(holder, wish, load, now_s)
+        held_tokens = shadow.hit_tokens
+        return PushAnswer(reason=grant.reason.value, tokens=grant.tokens, held_tokens=held_tokens)
 
     def _refusal_of(self, shadow: ShadowRequest) -> ShadowEnd | None:
         request = shadow.request
@@ -97,22 +132,55 @@ class PullScheduler(VisibleScheduler):
             return ShadowEnd.TRUNCATED_BY_CAP
         return refusal
 
+    @property
+    def _shadow_limit_s(self) -> float:
+        # Held longer, a hand-off would only be found too old when its pull ends.
+        return min(super()._shadow_limit_s, self.hand_offs.useful_s)
+
     # The gate
 
     def _next_pull(self, now_s: float) -> ShadowRequest | None:
+        """The first job that may start: one that finds no room holds up none behind it."""
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
             return None
+        load = self._link_load(now_s)
+        for job in self.shadow_queue.ordered():
+            shadow = self.shadows[job.request_id]
+            peer = peer_of(shadow.request.kv_transfer_params)
+            reason = self.link.may_start(self._wish(shadow, peer, now_s), load, now_s)
+            if reason is GateReason.GRANTED:
+                return shadow
+            if reason in _ENDS:
+                self._end(shadow.request, _ENDS[reason])
+            elif reason is GateReason.NOTHING_MISSING:
+                self._finish(shadow.request, RequestStatus.FINISHED_LENGTH_CAPPED)
+            elif reason is not GateReason.NO_FREE_KV:
+                return None  # what closes the link closes it for all of them
+        return None
+
+    def _link_load(self, now_s: float) -> LinkLoad:
+        meter = self.link.meter
         running, waiting = self.get_request_counts()
-        if waiting > self.num_waiting_for_streaming_input or running >= self.max_num_running_reqs:
-            return None  # waiting counts the pulls in flight, a shadow's among them
-        shadow = self.shadows[self.shadow_queue.ordered()[0].request_id]
+        pulling = sum(request.request_id in meter for request in self.kv_holding_waiting)
+        return LinkLoad(
+            normal_in=meter.in_flight(KvClass.NORMAL, now_s),
+            requests_waiting=waiting - pulling - self.num_waiting_for_streaming_input,
+            free_slots=self.max_num_running_reqs - running,
+            pushes_running=meter.in_flight(KvClass.SHADOW, now_s),
+            pushes_waiting=len(self.shadow_queue),
+        )
+
+    def _wish(self, shadow: ShadowRequest, peer: str, now_s: float) -> Wish:
         is_known = now_s - shadow.looked_up_s <= LOOK_UP_INTERVAL_S
-        if not is_known and self._never_fits(shadow, now_s):
-            self._end(shadow.request, ShadowEnd.TRUNCATED_BY_CAP)
-            return None
-        room = self.shadow_kv.room((), running, now_s)
-        missing = shadow.missing_tokens
-        return shadow if room.fits(missing, self.shadow_kv.claim(shadow)) == missing else None
+        ever_fits = is_known or not self._never_fits(shadow, now_s)
+        room = self.shadow_kv.room((), len(self.running), now_s)
+        missing_tokens = shadow.missing_tokens
+        return Wish(
+            peer=peer,
+            missing_tokens=missing_tokens,
+            free_tokens=room.fits(missing_tokens, self.shadow_kv.claim(shadow)),
+            ever_fits=ever_fits,
+        )
 
     def _never_fits(self, shadow: ShadowRequest, now_s: float) -> bool:
         """Looks up what is cached of it: what normal traffic has there does not count."""
@@ -137,13 +205,6 @@ class PullScheduler(VisibleScheduler):
     # The end of a pull
 
     def _update_from_kv_xfer_finished(self, kv_connector_output: KVConnectorOutput) -> None:
-        received = kv_connector_output.finished_recving or set()
-        late = received & self._kept_aside.keys()
-        for request_id in late:
-            blocks = self._kept_aside.pop(request_id)
-            self.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
-        if late:
-            kv_connector_output = replace(kv_connector_output, finished_recving=received - late)
         super()._update_from_kv_xfer_finished(kv_connector_output)
         for request_id in self.finished_recving_kv_req_ids & self.shadows.keys():
             self._finish_pull(self.shadows[request_id].request)
@@ -159,52 +220,7 @@ class PullScheduler(VisibleScheduler):
         self.shadow_stats.pulled += 1
         self._finish(request, RequestStatus.FINISHED_LENGTH_CAPPED)
 
-    # Pulls that take too long
 
-    def _note_new_pulls(self, now_s: float) -> None:
-        pulling = {
-            request.request_id
-            for request in self.kv_holding_waiting
-            if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-        }
-        if pulling or self._pulls_since_s:
-            self._pulls_since_s = {
-                request_id: self._pulls_since_s.get(request_id, now_s) for request_id in pulling
-            }
-
-    def _give_up_late_pulls(self, now_s: float) -> None:
-        limit_s = self.params.pull_timeout_s
-        for request_id, since_s in list(self._pulls_since_s.items()):
-            request = self.requests.get(request_id)
-            if (
-                now_s - since_s > limit_s
-                and request is not None
-                and request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-                and request_id not in self.finished_recving_kv_req_ids
-            ):
-                logger.warning(
-                    "pull of request %s gave no result in %.1f s; its prompt is %s",
-                    request_id,
-                    limit_s,
-                    "left" if request_id in self.shadows else "computed here",
-                )
-                self._give_up_pull(request)
-
-    def _give_up_pull(self, request: Request) -> None:
-        blocks = self.kv_cache_manager.pop_blocks_for_free(request)
-        self._kept_aside[request.request_id] = blocks
-        self.shadow_stats.pulls_timed_out += 1
-        self.kv_holding_waiting.remove_request(request)
-        self.deferred_waiting.discard(request)
-        self.failed_recving_kv_req_ids.discard(request.request_id)
-        self._inflight_prefills.discard(request)
-        self._set_kv_fetch_stage(request, None)
-        request.num_computed_tokens = 0
-        # The connector has marked the hand-off as used: vLLM computes the prompt now.
-        request.status = (
-            RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
-        )
-        if request.request_id in self.shadows:
-            self._end(request, ShadowEnd.PULL_TIMED_OUT)
-        else:
-            self.waiting.prepend_request(request)
+def _ask_of(request: Request) -> PushAsk | None:
+    sampling = request.sampling_params
+    return None if sampling is None else read_ask(sampling.extra_args)

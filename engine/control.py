@@ -42,7 +42,7 @@ CHANGEABLE = (
     "trace_path",
 )
 """Fields of EngineParams. The others decide how an engine is built: start it again with them."""
-_OF_COMPUTING = frozenset(CHANGEABLE) - {"controller", "kv_cap_share", "idle_age_s"}
+_OF_COMPUTING = frozenset(CHANGEABLE) - {"controller", "kv_cap_share", "idle_age_s", "trace_path"}
 """Without effect where no shadow tokens are computed. Taken and kept all the same: one change is
 for all instances of a cluster, and each says what it made of it."""
 _RULES = {

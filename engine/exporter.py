@@ -8,23 +8,23 @@ Imports neither vLLM nor torch. Host: engine.visible."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from engine.control import CHANGEABLE
+from engine.link_series import LinkReading, link_families
 from engine.params import EngineParams, EngineParamsInvalid
+from engine.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
-    from engine.counts import Buckets, EngineCounts
+    from engine.counts import EngineCounts
 
-PREFIX = "shadowprefill_engine_"
 _ATTEMPTS = 5
 
 
@@ -62,6 +62,8 @@ class Reading:
     promotions: int = 0
     truncations: int = 0
     controls: Controls | None = None
+    link: LinkReading | None = None
+    """Of an instance that pulls."""
 
 
 class Exporter:
@@ -106,15 +108,17 @@ class EngineCollector(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    series = _Series(reading.params.model, reading.params.instance)
+    series = Series(reading.params.model, reading.params.instance)
     if reading.controls is not None:  # else nobody tells of iterations: zeros would be untrue
         yield from _steps(series, reading)
     yield from _jobs(series, reading)
+    if reading.link is not None:
+        yield from link_families(series, reading.link)
     yield from _kv(series, reading)
     yield from _parameters(series, reading)
 
 
-def _steps(series: _Series, reading: Reading) -> Iterator[Metric]:
+def _steps(series: Series, reading: Reading) -> Iterator[Metric]:
     counts = reading.counts
     kinds = {"shadow": counts.shadow_step_s, "plain": counts.plain_step_s}
     iterations = {kind: sum(steps.counts) for kind, steps in kinds.items()}
@@ -137,7 +141,7 @@ def _steps(series: _Series, reading: Reading) -> Iterator[Metric]:
     yield series.gauge("arrival_wait_max_seconds", "The longest of them", largest, "behind")
 
 
-def _jobs(series: _Series, reading: Reading) -> Iterator[Metric]:
+def _jobs(series: Series, reading: Reading) -> Iterator[Metric]:
     yield series.counter("jobs_arrived", "Shadow requests that came in", reading.jobs_arrived)
     yield series.counter("jobs_ended", "Shadow requests by their end", reading.jobs_ended, "end")
     yield series.gauge("jobs_queued", "Shadow requests with work left", reading.queued_jobs)
@@ -146,7 +150,7 @@ def _jobs(series: _Series, reading: Reading) -> Iterator[Metric]:
     yield series.counter("pull_timeouts", "Pulls given up", reading.pulls_timed_out)
 
 
-def _kv(series: _Series, reading: Reading) -> Iterator[Metric]:
+def _kv(series: Series, reading: Reading) -> Iterator[Metric]:
     yield series.gauge("shadow_blocks", "KV blocks of the shadow class", reading.blocks, "state")
     yield series.gauge("shadow_blocks_cap", "Most of them", reading.cap_blocks)
     yield series.counter("drops", "Shadow requests that gave up their blocks", reading.drops)
@@ -155,7 +159,7 @@ def _kv(series: _Series, reading: Reading) -> Iterator[Metric]:
     yield series.counter("truncations", "Shadow jobs cut at the cap", reading.truncations)
 
 
-def _parameters(series: _Series, reading: Reading) -> Iterator[Metric]:
+def _parameters(series: Series, reading: Reading) -> Iterator[Metric]:
     params, counts = reading.params, reading.counts
     values = {name: getattr(params, name) for name in CHANGEABLE}
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -179,43 +183,3 @@ def _parameters(series: _Series, reading: Reading) -> Iterator[Metric]:
     yield series.gauge("credit_seconds", "Time that routed calls may lose", controls.credit_s)
     yield series.gauge("step_time_factor", "Correction of the start values", factors, "term")
     yield series.gauge("trusted_tokens", "Largest chunk that may be tried", controls.trusted_tokens)
-
-
-Values: TypeAlias = "float | Mapping[str, float]"
-
-
-class _Series:
-    """Builds families whose samples all name the model and the instance."""
-
-    def __init__(self, model: str, instance: str) -> None:
-        self._names = ("model", "instance")
-        self._values = (model, instance)
-
-    def counter(self, name: str, text: str, values: Values, label: str = "") -> Metric:
-        family = CounterMetricFamily(PREFIX + name, text, labels=self._labels(label))
-        return self._filled(family, values)
-
-    def gauge(self, name: str, text: str, values: Values, label: str = "") -> Metric:
-        family = GaugeMetricFamily(PREFIX + name, text, labels=self._labels(label))
-        return self._filled(family, values)
-
-    def histogram(
-        self, name: str, text: str, values: Mapping[str, Buckets], label: str = ""
-    ) -> Metric:
-        family = HistogramMetricFamily(PREFIX + name, text, labels=self._labels(label))
-        for value, buckets in values.items():
-            total = buckets.total
-            family.add_metric(self._of(value), list(buckets.cumulative()), total)
-        return family
-
-    def _filled(self, family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
-        by_label = {"": values} if isinstance(values, int | float) else values
-        for value, number in by_label.items():
-            family.add_metric(self._of(value), number)
-        return family
-
-    def _labels(self, label: str) -> tuple[str, ...]:
-        return (*self._names, label) if label else self._names
-
-    def _of(self, value: str) -> tuple[str, ...]:
-        return (*self._values, value) if value else self._values

@@ -2,13 +2,15 @@
 
 Told by the scheduler, asked by the exporter; decides nothing.
 
-Hosts: engine.visible, engine.scheduler."""
+Hosts: engine.visible, engine.scheduler, engine.connector."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from engine.control import differences
 from engine.counts import Behind, EngineCounts
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from engine.params import EngineParams
     from engine.timing import FinishedStep
+    from engine.trace import TracePull
 
 SWITCH_WAIT_S = 0.25
 """Between two steps; a disk that is slower finishes the old trace behind them."""
@@ -68,6 +71,13 @@ class Observed:
         self.counts.arrival_wait_s[behind].add(wait_s)
         if self._trace is not None:
             self._arrivals.append((round(wait_s, 6), behind.value))
+
+    def pulled(self, line: TracePull) -> None:
+        """A pull began or ended; the time in it is the engine's."""
+        if self._trace is not None:
+            t_s = self._trace.since_start_s(line.t_s)
+            duration_s = round(line.duration_s, 6)
+            self._trace.add(msgspec.structs.replace(line, t_s=t_s, duration_s=duration_s))
 
     def trace_to(self, params: EngineParams, cap_blocks: int, now_s: float) -> None:
         """Starts the trace that the parameters name, or ends the present one; raises TraceFailed,

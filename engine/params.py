@@ -14,6 +14,7 @@ import msgspec
 from configs.schema import ClusterConfig, StepTimeConfig
 from engine.cores import bound_cpus
 from policy.kv_class import KvClassParams
+from policy.link_gate import LinkGateParams
 from policy.slack import AUTO, MIN_AUTO_TOKENS, SlackParams
 from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Controller, RequestClass, Role, Slo
@@ -70,6 +71,9 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A shadow request that is older than this is given up."""
     pull_timeout_s: Positive
     """A longer pull of KV is given up, the prompt recomputed (vLLM itself waits for ever)."""
+    push_tokens: PositiveCount = 4096
+    push_grant_s: Positive = 10.0
+    push_quarantine_s: NotNegative = 60.0
     step_time: StepTimeStart
     cpus: str = ""
     """Cores that the engine's thread stays on; empty: where the system puts it (engine.cores)."""
@@ -116,6 +120,9 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             min_switch_probability=shadow.min_switch_probability,
             shadow_timeout_s=shadow.timeout_s,
             pull_timeout_s=model.pull_timeout_s,
+            push_tokens=shadow.push_tokens,
+            push_grant_s=shadow.push_grant_s,
+            push_quarantine_s=shadow.push_quarantine_s,
             step_time=StepTimeStart(**start.model_dump()),
             cpus=bound_cpus(instance.cpus) or "",
             metrics_host=instance.host,
@@ -138,6 +145,14 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             max_chunk_tokens=self.max_chunk_tokens,
             slo=Slo(ttft_s=self.slo_ttft_s, tpot_s=self.slo_tpot_s),
             role=self.role,
+        )
+
+    def link_gate_params(self, block_size: int) -> LinkGateParams:
+        return LinkGateParams(
+            push_tokens=self.push_tokens,
+            block_size=block_size,
+            grant_s=self.push_grant_s,
+            quarantine_s=self.push_quarantine_s,
         )
 
     def kv_class_params(self) -> KvClassParams:

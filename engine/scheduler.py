@@ -19,8 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.exporter import Controls
+from engine.hand_offs import prompt_of, sees_whole_prompts
 from engine.planning import Chunk, ShadowPlanner
 from engine.shadow_requests import NEVER_S, ShadowRequest
+from kv_transport.seal import sealed
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -161,4 +163,8 @@ class ShadowScheduler(ShadowPlanner):
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self.request_clocks.forget(request.request_id)
-        return super()._free_request(request, delay_free_blocks)
+        kv_params, ec_params = super()._free_request(request, delay_free_blocks)
+        if kv_params is not None:
+            prompt = prompt_of(request) if sees_whole_prompts(self) else ""
+            kv_params = sealed(kv_params, prompt, self.params.secret)
+        return kv_params, ec_params

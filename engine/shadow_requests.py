@@ -40,6 +40,8 @@ class ShadowEnd(StrEnum):
     NO_HANDOFF = "no_handoff"
     PULL_FAILED = "pull_failed"
     PULL_TIMED_OUT = "pull_timed_out"
+    PUSH_TOO_LONG = "push_too_long"
+    QUARANTINED = "quarantined"
 
 
 class CappedRequest(Request):

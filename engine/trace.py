@@ -1,4 +1,5 @@
-"""The trace of an engine: a line per iteration, as JSON, in a file.
+"""The trace of an engine, as JSON lines in a file: one per iteration, or per pull on a decode
+instance.
 
 The step only appends to a list in memory; a thread encodes and writes, so that a slow disk holds up
 nobody. A trace that cannot be written ends, and the engine goes on: it says so once in its log.
@@ -96,7 +97,29 @@ class TraceEvent(_Line, kw_only=True, tag="event", omit_defaults=True):
     changes: dict[str, Any] = {}
 
 
-Line = TraceHeader | TraceStep | TraceEvent
+class TracePull(_Line, kw_only=True, tag="pull", omit_defaults=True):
+    """KV on its way to a decode instance: a transfer began, ended, or is waited for no longer."""
+
+    t_s: float
+    pull: str
+    """The request that it is for."""
+    phase: str
+    kv_class: str
+    tokens: int
+    size_bytes: int
+    peer: str = ""
+    normal_in_flight: int = 0
+    """Of others, at its start."""
+    shadow_in_flight: int = 0
+    outcome: str = ""
+    """Of an end (engine.inbound.PullOutcome)."""
+    duration_s: float = 0.0
+
+
+PULL_START, PULL_END, PULL_GIVEN_UP = "start", "end", "given_up"
+"""Phases."""
+
+Line = TraceHeader | TraceStep | TraceEvent | TracePull
 CHANGED, LOST, END = "changed", "lost", "end"
 """Events."""
 
@@ -126,7 +149,7 @@ class TraceWriter:
         self._bytes = 0
         self._last_t_s = 0.0
         self._lost = 0
-        self._unwritten: deque[TraceStep | TraceEvent] = deque()
+        self._unwritten: deque[TraceStep | TraceEvent | TracePull] = deque()
         self._closing = threading.Event()
         self._end_text = ""
         self._file = _opened(path)
@@ -141,7 +164,7 @@ class TraceWriter:
     def since_start_s(self, now_s: float) -> float:
         return round(now_s - self._start_s, 6)
 
-    def add(self, line: TraceStep | TraceEvent) -> None:
+    def add(self, line: TraceStep | TraceEvent | TracePull) -> None:
         """From the engine's thread; neither waits nor raises."""
         if self.is_over:
             return
@@ -177,7 +200,7 @@ class TraceWriter:
                 return
         self._end(self._end_text)
 
-    def _taken(self) -> list[TraceStep | TraceEvent]:
+    def _taken(self) -> list[TraceStep | TraceEvent | TracePull]:
         lines = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
         if lines:
             self._last_t_s = lines[-1].t_s

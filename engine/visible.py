@@ -25,7 +25,7 @@ from engine.observed import Observed
 from engine.params import EngineParamsInvalid
 from engine.shadow_requests import ShadowEnd
 from engine.trace import TraceFailed
-from policy.vocabulary import Controller, Role
+from policy.vocabulary import Controller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from engine.kv_room import ShadowKv
+    from engine.link_series import LinkReading
     from engine.params import EngineParams
 
 EXIT_WAIT_S = 5.0
@@ -52,7 +53,7 @@ class VisibleScheduler(ShadowIntake):
         self._exporter: Exporter | None = None
         if params.metrics_port:
             self._exporter = Exporter(params.metrics_host, params.metrics_port, self._reading)
-        if params.trace_path and params.role is not Role.DECODE:
+        if params.trace_path:
             try:
                 self.observed.trace_to(params, self.shadow_kv.cap_blocks, self.clock())
             except TraceFailed as error:
@@ -97,7 +98,7 @@ class VisibleScheduler(ShadowIntake):
     def _change(self, params: EngineParams) -> str:
         """Raises ControlRefused, and then nothing has changed."""
         before = self.params
-        if params.trace_path != before.trace_path and params.role is not Role.DECODE:
+        if params.trace_path != before.trace_path:
             try:
                 self.observed.trace_to(params, self.shadow_kv.cap_blocks, self.clock())
             except TraceFailed as error:
@@ -144,7 +145,12 @@ class VisibleScheduler(ShadowIntake):
             promotions=kv.promotions,
             truncations=kv.truncations,
             controls=self._controls(),
+            link=self._link_reading(),
         )
+
+    def _link_reading(self) -> LinkReading | None:
+        """Of a scheduler that pulls."""
+        return None
 
     def _controls(self) -> Controls | None:
         """Of a scheduler that grants shadow tokens."""

@@ -4,7 +4,6 @@
   + KvParamsInvalid   a hand-off that cannot be read; do not try it again, compute the prompt
     - HandOffForeign  it is not of one of our prefill instances, or not of this prompt; the same
     - HandOffUsed     its blocks were let go once it was read; the same
-    - HandOffExpired  the other side may have given its blocks away by now; the same
   + LinkError
     - PullTimeout     the transfer has not ended in time; computing is safe, but its target blocks
                       stay aside until it ends
@@ -25,10 +24,6 @@ class HandOffForeign(KvParamsInvalid):
 
 class HandOffUsed(KvParamsInvalid):
     """A hand-off is consumed once: compute the prompt on D."""
-
-
-class HandOffExpired(KvParamsInvalid):
-    """The lease of its blocks is over, or nearly: compute the prompt on D."""
 
 
 class LinkError(KvTransportError):

@@ -75,6 +75,13 @@ def wants_pull(params: dict[str, Any] | None) -> bool:
     return params is not None and bool(params.get("do_remote_prefill"))
 
 
+def peer_of(params: dict[str, Any] | None) -> str:
+    """Who would send the blocks of a hand-off: its address, which outlives a restart."""
+    given = params or {}
+    host, port = given.get("remote_host"), given.get("remote_port")
+    return f"{host}:{port}" if host and port else ""
+
+
 def check_pullable(params: dict[str, Any] | None, prompt_tokens: int | None) -> None:
     """Whether a decode instance may give this hand-off to its connector; raises KvParamsInvalid.
 

@@ -1,7 +1,7 @@
 """A link: blocks of one memory into another one, without waiting.
 
 The port of whoever drives transfers by itself (bench.bandwidth, tests). In production vLLM's
-connector moves the bytes, and the engine's scheduler only meters them (kv_transport.link_meter)."""
+connector moves the bytes, and the engine's scheduler only counts them (kv_transport.link_meter)."""
 
 from __future__ import annotations
 

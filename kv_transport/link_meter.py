@@ -4,7 +4,7 @@ A transfer counts until the connector reports its end, whatever became of the re
 it: an aborted one still fills the link. One that was given up counts until its peer may be tried
 again: it moved nothing for as long as the limit was, and may never end.
 
-No clock of its own. Host: engine.pulls."""
+No clock of its own. Hosts: engine.inbound, engine.transfers."""
 
 from __future__ import annotations
 
@@ -60,9 +60,19 @@ class LinkMeter:
         self._in_flight[transfer_id] = transfer
         self.idle_since_s = None
 
-    def gave_up(self, transfer_id: str, until_s: float) -> None:
+    def gave_up(self, transfer_id: str, until_s: float) -> Transfer:
         """Nobody waits for it any more; it may still end, and till then counts until `until_s`."""
-        self._in_flight[transfer_id].gives_up_s = until_s
+        transfer = self._in_flight[transfer_id]
+        transfer.gives_up_s = until_s
+        return transfer
+
+    def overdue(self, limit_s: float, now_s: float) -> list[str]:
+        """Those that last longer than the limit and were not given up."""
+        return [
+            transfer_id
+            for transfer_id, transfer in self._in_flight.items()
+            if transfer.gives_up_s is None and now_s - transfer.started_s > limit_s
+        ]
 
     def ended(self, transfer_id: str, now_s: float, *, ok: bool) -> Transfer | None:
         """None if it was not in flight: a notice without bytes."""

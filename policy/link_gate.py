@@ -6,7 +6,7 @@ in flight. P pins the blocks of a hand-off until they were read, so P is asked f
 grant in hand; a grant that nobody uses expires. A pair of which a transfer failed or timed out gets
 no push for a while: the other pairs of both nodes go on.
 
-Pure. Hosts: engine.pulls; the simulator uses `push_tokens_now`."""
+Pure. Hosts: engine.inbound, engine.connector; the simulator uses `push_tokens_now`."""
 
 from __future__ import annotations
 

@@ -13,12 +13,14 @@ from bench.fake_engine.model import (
     EngineSettings,
     FakeEngine,
     RecordedRequest,
+    asked_push,
     salt_of,
 )
 from bench.fake_engine.replies import (
     Answer,
     EngineError,
     aborted,
+    asked,
     controlled,
     model_list,
     rendered,
@@ -142,6 +144,11 @@ class Exchange:
 
     async def _answer(self, record: RecordedRequest) -> None:
         engine, faults = self._engine, self._engine.faults
+        ask = asked_push(record.body)
+        if ask is not None:  # answered at once, whatever hangs or fails behind it
+            record.prompt_ids = engine.prompt_ids(record.path, record.body)
+            await self._json(asked(engine.settings.model, engine.answer_ask(record, ask)))
+            return
         status = faults.take_status()
         if status is not None:
             raise EngineError(status, f"fake engine {engine.settings.model} was told to fail")

@@ -14,6 +14,8 @@ from typing import Any
 from bench.fake_engine.faults import Faults
 from bench.fake_engine.replies import Answer, EngineError
 from bench.fake_engine.tokens import VOCABULARIES, Closing, PrefixCache
+from engine.push_ask import PushAnswer, PushAsk, read_ask
+from policy.segments import aligned
 from policy.vocabulary import Role
 
 GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
@@ -92,6 +94,8 @@ class FakeEngine:
         """Answers then tell it, as vLLM's do with `enable_per_request_metrics`."""
         self.takes_control = True
         """Whether control requests are answered, as our scheduler does; False: as plain vLLM."""
+        self.refuses_pushes = ""
+        """Why asks for a push are refused (policy.link_gate.GateReason); empty: they are not."""
         self.changes: list[dict[str, Any]] = []
         """What control requests asked for, in order."""
         self.takes_aborts = True
@@ -110,7 +114,11 @@ class FakeEngine:
 
     def generating(self) -> list[RecordedRequest]:
         """The recorded requests that ask for tokens, in the order of arrival."""
-        return [request for request in self.requests if request.path in GENERATE_PATHS]
+        return [
+            request
+            for request in self.requests
+            if request.path in GENERATE_PATHS and asked_push(request.body) is None
+        ]
 
     def abort_of(self, record: RecordedRequest) -> asyncio.Future[None]:
         """Done when the request is aborted by its id, as vLLM knows it."""
@@ -142,6 +150,18 @@ class FakeEngine:
         changes: dict[str, Any] = json.loads(message)
         self.changes.append(changes)
         return changes
+
+    def answer_ask(self, record: RecordedRequest, ask: PushAsk) -> PushAnswer:
+        """As our decode scheduler does: to all of a push, unless told otherwise."""
+        held_tokens = self.cache.hit_tokens(salt_of(record.body), record.prompt_ids)
+        missing = aligned(len(record.prompt_ids) - held_tokens, self.settings.block_size)
+        if ask.gives_back:
+            return PushAnswer(reason="given_back")
+        if self.refuses_pushes:
+            return PushAnswer(reason=self.refuses_pushes, held_tokens=held_tokens)
+        if missing <= 0:
+            return PushAnswer(reason="nothing_missing", held_tokens=held_tokens)
+        return PushAnswer(reason="granted", tokens=missing, held_tokens=held_tokens)
 
     def prompt_ids(self, path: str, body: dict[str, Any]) -> list[int]:
         if "messages" in body:
@@ -247,6 +267,10 @@ class FakeEngine:
             raise EngineError(500, f"hand-off {request_id} was read before; its blocks are gone")
         self.pulled_tokens += len(record.prompt_ids) - record.cached_tokens
         return int(params.get("remote_prefill_cached_tokens") or 0)
+
+
+def asked_push(body: dict[str, Any]) -> PushAsk | None:
+    return read_ask(body.get("vllm_xargs"))
 
 
 def salt_of(body: dict[str, Any]) -> str:

@@ -6,8 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.push_ask import answer_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from engine.push_ask import PushAnswer
 
 CREATED_S = 1_700_000_000
 DONE = b"data: [DONE]\n\n"
@@ -156,6 +160,13 @@ def aborted(model: str) -> dict[str, Any]:
     """The answer to a request that was aborted before its first token: it hands nothing over."""
     choice = {"index": 0, "finish_reason": "abort", "stop_reason": None}
     return {"model": model, "choices": [choice], "kv_transfer_params": None}
+
+
+def asked(model: str, answer: PushAnswer) -> dict[str, Any]:
+    """What a decode instance says to an ask for a push."""
+    reason = answer_text(answer)
+    choice = {"index": 0, "text": "", "finish_reason": "stop", "stop_reason": reason}
+    return {"object": "text_completion", "model": model, "choices": [choice]}
 
 
 def model_list(model: str, max_model_len: int) -> dict[str, Any]:

@@ -164,7 +164,9 @@ async def a_rig(
                 )
                 url = await stack.enter_async_context(running(app))
                 engines[name] = app.state.engine
-                instances[name] = InstanceConfig(model=model, role=role, port=1, attach_url=url)
+                instances[name] = InstanceConfig(
+                    model=model, role=role, port=1, kv_port=5600, attach_url=url
+                )
         slo = SloConfig(ttft_s=1, tpot_s=1)
         config = ClusterConfig(
             profile="cpu",

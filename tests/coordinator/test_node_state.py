@@ -111,3 +111,15 @@ def test_a_suspect_is_still_better_than_nobody() -> None:
     for name in ("p1", "p2"):
         cluster.timed_out(cluster.instances[name], "silent")
     assert not cluster.placement.place(session, "small", 1100).colocated
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_a_calls_kv_leaves_p_until_d_has_answered_or_failed(hands_over: bool) -> None:
+    cluster = some_instances()
+    pair = cluster.placement.place(a_session(), "small", 100)
+    with pair.handing_over(hands_over):
+        assert pair.prefill.handoffs_out == hands_over
+        assert pair.decode.handoffs_out == 0
+    with pytest.raises(TimeoutError), pair.handing_over(hands_over):
+        raise TimeoutError
+    assert pair.prefill.handoffs_out == 0

@@ -17,7 +17,9 @@ from policy.vocabulary import Role
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMITS = JobLimits(block_size=4, max_tokens=64, segment_tokens=16, resubmit_tokens=8)
+LIMITS = JobLimits(
+    block_size=4, max_tokens=64, segment_tokens=16, resubmit_tokens=8, push_tokens=16
+)
 HISTORY = History(kind=CallKind.CHAT, text=b'[{"role":"user"}]', fields={})
 LATER = History(kind=CallKind.CHAT, text=b'[{"role":"user"},{}]', fields={})
 

@@ -105,6 +105,6 @@ def test_a_decode_instance_says_what_is_without_effect_there() -> None:
     before = params(role=Role.DECODE)
     after = with_changes(before, {"controller": "off", "beta": 0.2, "trace_path": "/t/a.jsonl"})
     assert applied_text(after, before) == (
-        "control_applied: without effect on a decode instance: beta, trace_path"
+        "control_applied: without effect on a decode instance: beta"
     )
     assert applied_text(with_changes(before, {"controller": "off"}), before) == "control_applied"

@@ -3,16 +3,22 @@ which moves the bytes, is played by the test."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vllm.config import KVTransferConfig
 from vllm.v1.engine import FinishReason
 from vllm.v1.request import RequestStatus
 
+from bench.trace_pulls import replay
+from bench.trace_read import read_trace
 from decode_node.scheduler import DecodeScheduler
+from engine.push_ask import ASK_KEY, PushAnswer, PushAsk, ask_xargs, read_answer
 from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS
+from kv_transport.seal import SEAL_KEY, prompt_digest, sealed
 from policy.vocabulary import Controller
 from prefill_node.scheduler import PrefillScheduler
 from tests.engine.scheduler_world import (
@@ -26,6 +32,11 @@ from tests.engine.scheduler_world import (
     scheduler_of,
     shadow,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_numbers = itertools.count(1)
 
 pytestmark = [pytest.mark.vllm_cpu, pytest.mark.nixl]
 
@@ -55,18 +66,20 @@ def a_world(kind: Any, mode: str, *, blocks: int = 2000, **changes: Any) -> Worl
 
 
 def a_hand_off(tokens: int, **changes: Any) -> dict[str, Any]:
-    return {
+    """Another one each time; changes are sealed as P's own words."""
+    fields: dict[str, Any] = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_block_ids": [list(range(1, -(-tokens // BLOCK) + 1))],
         "remote_engine_id": "p",
-        "remote_request_id": "p-1",
+        "remote_request_id": f"p-{next(_numbers)}",
         "remote_host": "127.0.0.1",
         "remote_port": 1,
         "remote_num_tokens": tokens,
         "remote_blocks_expiry_time": time.perf_counter() + 30.0,
         "tp_size": 1,
-    } | changes
+    }
+    return sealed(fields | changes, prompt="", secret="")
 
 
 def a_shadow_pull(name: str, tokens: int = 100, session: str = "", **changes: Any) -> Any:
@@ -280,7 +293,9 @@ def test_without_a_usable_hand_off_a_shadow_ends_and_a_call_is_computed(
 def test_the_blocks_of_a_call_that_the_front_end_refused_are_given_back(mode: str) -> None:
     world = a_world(DecodeScheduler, mode)
     # As AsyncLLM.notify_kv_transfer_request_rejected makes it: one token, whatever the prompt was.
-    refused = a_request("call", [0], None, 1, kv_transfer_params=a_hand_off(100))
+    refused = a_request(
+        "call", [0], None, 1, kv_transfer_params=a_hand_off(100, remote_request_id="p-1")
+    )
     refused.abort_immediately = True
     world.add(refused)
     world.scheduler.finish_requests("call", RequestStatus.FINISHED_ABORTED)
@@ -457,3 +472,306 @@ def test_controller_off_pulls_nothing(mode: str) -> None:
     world.add(a_shadow_pull("s"))
     world.run()
     assert world.finished["s"].stop_reason == "shadow_off"
+
+
+# Which hand-offs reach the connector
+
+
+def a_sealed_pull(name: str, tokens: list[int], secret: str = "", **changes: Any) -> Any:
+    """Sealed for its very prompt, then changed."""
+    hand_off = sealed(a_hand_off(len(tokens)), prompt_digest(tokens), secret)
+    return a_request(name, tokens, None, 2, kv_transfer_params=hand_off | changes)
+
+
+def test_what_p_hands_over_d_takes_for_that_prompt_and_for_no_other(mode: str) -> None:
+    p = a_world(PrefillScheduler, mode, secret="s3cret")
+    marks = {"kv_transfer_params": dict(PREFILL_LEG_KV_PARAMS)}
+    tokens, other = prompt(100, seed=5), prompt(100, seed=6)
+    p.add(a_request("call", tokens, None, 1, **marks))
+    while "call" not in p.finished:
+        p.step()
+    answer = json.loads(json.dumps(p.finished["call"].kv_transfer_params))
+    for ids, is_taken in ((other, False), (tokens, True)):
+        d = a_world(DecodeScheduler, mode, secret="s3cret")
+        d.add(a_request("call", ids, None, 2, kv_transfer_params=dict(answer)))
+        d.step()
+        assert is_pulling(d, "call") is is_taken
+    d = a_world(DecodeScheduler, mode, secret="another")
+    d.add(a_request("call", tokens, None, 2, kv_transfer_params=dict(answer)))
+    assert d.step() == {"call": 100}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"remote_block_ids": [list(range(20, 27))]},
+        {"remote_request_id": "p-other"},
+        {"remote_engine_id": "other"},
+        {"remote_port": 2},
+        {"remote_blocks_expiry_time": 1e12},
+        {SEAL_KEY: None},
+        {SEAL_KEY: "x"},
+    ],
+    ids=["blocks", "request", "engine", "port", "lease", "no_seal", "text"],
+)
+def test_a_hand_off_that_a_client_made_or_changed_never_reaches_the_connector(
+    mode: str, changes: dict[str, Any]
+) -> None:
+    world = a_world(DecodeScheduler, mode)
+    world.add(a_sealed_pull("call", prompt(100, seed=5), **changes))
+    output = world.scheduler.schedule()
+    assert output.num_scheduled_tokens == {"call": 100}
+    assert output.kv_connector_metadata.reqs_to_recv == {}
+    assert world.scheduler.link.counts.refused_hand_offs == 1
+
+
+def test_a_hand_off_is_used_once(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    hand_off = a_hand_off(100)
+    for name in ("first", "again"):
+        pull = a_request(name, prompt(100, seed=5), None, 2, kv_transfer_params=dict(hand_off))
+        world.add(pull)
+    assert world.step() == {"again": 100}
+    assert is_pulling(world, "first")
+    world.now_s += 59.0
+    world.add(a_shadow_pull("s"))
+    shadow_pull = shadow("late", prompt(100, seed=5), kv_transfer_params=dict(hand_off))
+    world.add(shadow_pull)
+    for _ in range(3):
+        world.step()
+    assert world.finished["late"].stop_reason == "no_handoff"
+
+
+def test_a_held_push_ends_when_its_blocks_cannot_be_read_in_time_any_more(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, pull_timeout_s=1000.0)
+    world.add(a_pull("busy"), a_shadow_pull("s"))
+    world.step()
+    world.now_s += 24.9
+    world.step()
+    assert "s" not in world.finished
+    world.now_s += 0.2  # vLLM's lease is 30 s, less the margin
+    told = world.scheduler.schedule().kv_connector_metadata.reqs_to_recv
+    assert told["s"].local_block_ids == []
+
+
+# The gate
+
+
+def test_a_push_that_finds_no_room_holds_up_none_behind_it(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, blocks=100, kv_cap_share=0.25)
+    world.add(a_shadow_pull("first", tokens=20 * BLOCK))
+    world.step()
+    world.received = {"first"}
+    world.run()
+    world.add(a_shadow_pull("large", tokens=20 * BLOCK), a_shadow_pull("small", tokens=4 * BLOCK))
+    for _ in range(3):
+        world.step()
+    assert [is_pulling(world, name) for name in ("large", "small")] == [False, True]
+
+
+def test_a_push_that_is_longer_than_one_may_be_ends(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, push_tokens=6 * BLOCK)
+    history = prompt(10 * BLOCK, seed=3)
+    world.add(shadow("s", history, kv_transfer_params=a_hand_off(10 * BLOCK)))
+    world.run()
+    assert world.finished["s"].stop_reason == "push_too_long"
+    for end in (5, 10):  # in two pieces it moves
+        name = f"s{end}"
+        pull = shadow(name, history[: end * BLOCK], kv_transfer_params=a_hand_off(end * BLOCK))
+        world.add(pull)
+        world.step()
+        assert is_pulling(world, name)
+        world.received = {name}
+        world.run()
+
+
+def test_a_push_of_which_no_whole_block_is_missing_moves_nothing_and_frees_p(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    history = prompt(100, seed=3)
+    world.add(normal("n", history))
+    world.run()
+    world.add(shadow("s", history, kv_transfer_params=a_hand_off(100)))
+    told = world.scheduler.schedule().kv_connector_metadata.reqs_to_recv
+    assert told["s"].local_block_ids == []
+    assert world.scheduler.link.meter.idle_since_s == 0.0
+
+
+def test_a_call_that_was_aborted_while_it_pulls_closes_the_gate_until_its_bytes_are_here(
+    mode: str,
+) -> None:
+    world = a_world(DecodeScheduler, mode)
+    world.add(a_pull("call"))
+    world.step()
+    world.scheduler.finish_requests("call", RequestStatus.FINISHED_ABORTED)
+    world.add(a_shadow_pull("s"))
+    for _ in range(3):
+        world.step()
+    assert not is_pulling(world, "s")
+    world.received = {"call"}
+    for _ in range(3):
+        world.step()
+    assert is_pulling(world, "s")
+
+
+# Pairs
+
+
+def test_a_pair_that_failed_gets_no_push_until_its_time_is_over(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, push_quarantine_s=60.0)
+    world.add(a_shadow_pull("s"))
+    world.step()
+    world.received, world.failed = {"s"}, {"s"}
+    world.run()
+    world.add(a_shadow_pull("t"), a_shadow_pull("other", remote_port=2))
+    for _ in range(3):
+        world.step()
+    assert world.finished["t"].stop_reason == "quarantined"
+    assert is_pulling(world, "other")
+    world.received = {"other"}
+    world.run()
+    world.now_s += 60.0
+    world.add(a_shadow_pull("u"))
+    world.step()
+    assert is_pulling(world, "u")
+
+
+def test_a_pull_that_timed_out_closes_the_pair_and_a_call_that_arrives_opens_it(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, pull_timeout_s=1.0)
+    world.add(a_pull("call"))
+    world.step()
+    world.now_s += 1.5
+    world.run()
+    gate = world.scheduler.link.gate
+    assert gate.quarantined(world.now_s) == ["127.0.0.1:1"]
+    world.add(a_pull("next"))  # calls go on: their P has answered
+    world.step()
+    assert is_pulling(world, "next")
+    world.received = {"next"}
+    world.run()
+    assert gate.quarantined(world.now_s) == []
+    assert world.scheduler.link.reading(world.now_s).quarantines == 1
+
+
+def test_a_transfer_that_was_given_up_closes_the_gate_only_as_long_as_its_pair_is_closed(
+    mode: str,
+) -> None:
+    world = a_world(DecodeScheduler, mode, pull_timeout_s=1.0, push_quarantine_s=60.0)
+    world.add(a_pull("call"))
+    world.step()
+    world.now_s += 1.5
+    for _ in range(10):
+        world.step()
+    world.add(a_shadow_pull("s", remote_port=2))
+    for _ in range(3):
+        world.step()
+    assert not is_pulling(world, "s")
+    world.scheduler.shadows["s"].arrival_s += 60.0
+    world.now_s += 60.0
+    world.step()
+    assert is_pulling(world, "s")
+
+
+# Asks
+
+
+def an_ask(
+    world: World, tokens: list[int], session: str = "a", name: str = "ask", **fields: Any
+) -> PushAnswer:
+    fields = {"peer": "127.0.0.1:1"} | fields
+    world.add(shadow(name, tokens, session=session, **ask_xargs(PushAsk(**fields))))
+    world.step()
+    world.step()
+    assert world.emitted[name] == 0
+    return read_answer(world.finished[name].stop_reason)
+
+
+def test_an_ask_is_answered_at_once_with_what_d_holds_and_what_may_come(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, push_tokens=4 * BLOCK)
+    history = prompt(10 * BLOCK, seed=3)
+    world.add(normal("n", history[: 3 * BLOCK]))
+    world.run()
+    free = world.free_blocks()
+    answer = an_ask(world, history)
+    assert answer == PushAnswer(reason="granted", tokens=4 * BLOCK, held_tokens=3 * BLOCK)
+    assert world.free_blocks() == free
+    assert not world.scheduler.has_requests()
+
+
+def test_one_grant_at_a_time_until_the_push_is_here_given_back_or_expired(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode, push_grant_s=10.0)
+    history = prompt(10 * BLOCK, seed=3)
+    assert an_ask(world, history, "a", "a1").reason == "granted"
+    assert an_ask(world, history, "b", "b1").reason == "push_outstanding"
+    assert an_ask(world, history, "a", "a2", gives_back=True).reason == "given_back"
+    assert an_ask(world, history, "b", "b2").reason == "granted"
+    world.now_s += 10.0
+    assert an_ask(world, history, "a", "a3").reason == "granted"
+    world.add(a_shadow_pull("push", tokens=5 * BLOCK, session="a"))
+    world.step()
+    assert is_pulling(world, "push")
+    assert an_ask(world, history, "b", "b3").reason == "push_outstanding"
+    world.received = {"push"}
+    world.run()
+    assert an_ask(world, history, "b", "b4").reason == "granted"
+
+
+def test_nothing_is_granted_while_calls_move_on_either_end(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    history = prompt(10 * BLOCK, seed=3)
+    assert an_ask(world, history, name="out", normal_out=1).reason == "normal_transfer_out"
+    world.add(a_pull("call"))
+    world.step()
+    assert an_ask(world, history, name="in").reason == "normal_transfer_in"
+
+
+def test_an_ask_says_why_there_is_no_shadow_work_here(mode: str) -> None:
+    off = a_world(DecodeScheduler, mode, controller=Controller.OFF)
+    assert an_ask(off, prompt(100)).reason == "shadow_off"
+    small = a_world(DecodeScheduler, mode, blocks=100, kv_cap_share=0.25)
+    assert an_ask(small, prompt(30 * BLOCK)).reason == "truncated_by_cap"
+
+
+def test_an_ask_that_cannot_be_read_is_refused(mode: str) -> None:
+    world = a_world(DecodeScheduler, mode)
+    world.add(shadow("ask", 100, **{ASK_KEY: "{}"}))
+    world.run()
+    assert world.finished["ask"].finish_reason is FinishReason.ERROR
+
+
+# The log of starts
+
+
+def test_every_transfer_is_logged_with_what_moved_beside_it(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    world = a_world(DecodeScheduler, mode, trace_path=str(path), pull_timeout_s=5.0)
+    world.add(a_shadow_pull("s"))
+    world.step()
+    world.add(a_pull("call"), a_shadow_pull("t"))
+    world.step()
+    world.received, world.failed = {"s"}, {"s"}
+    world.step()
+    world.now_s += 6.0
+    for _ in range(5):
+        world.step()
+    world.add(normal("n", 20))
+    world.received = {"call"}
+    world.run()
+    world.scheduler.shutdown()
+    trace = read_trace(path)
+    seen = [
+        (one.pull, one.phase, one.kv_class, one.normal_in_flight, one.shadow_in_flight, one.outcome)
+        for one in trace.pulls
+    ]
+    assert seen == [
+        ("s", "start", "shadow", 0, 0, ""),
+        ("call", "start", "normal", 0, 1, ""),
+        ("s", "end", "shadow", 0, 0, "failed"),
+        ("call", "given_up", "normal", 0, 0, "timed_out"),
+        ("call", "end", "normal", 0, 0, "done"),
+    ]
+    assert {one.tokens for one in trace.pulls} == {100}
+    assert {one.peer for one in trace.pulls} == {"127.0.0.1:1"}
+    assert all(one.size_bytes > 0 for one in trace.pulls)
+    pulls = replay(trace.pulls)
+    assert pulls.violations == []
+    assert pulls.normal_behind_push == 1
