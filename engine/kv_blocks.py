@@ -158,6 +158,12 @@ class TwoClassQueue:
         A request's blocks come back last one first, so that after one lap of the pool vLLM hands
         them out falling. NIXL merges neighbours into one descriptor only if they rise on both
         sides: of P and D in different laps, none."""
+        uncached = self._lists[UNCACHED]
+        if n == 1 and uncached.num_free_blocks and self.taker is not RequestClass.SHADOW:
+            # What a running request needs now and then, the short way.
+            self.num_free_blocks -= 1
+            one: list[KVCacheBlock] = uncached.popleft_n(1)
+            return one
         blocks = self._take_for_shadow(n) if self.taker is RequestClass.SHADOW else []
         # A shadow that is short here never was: its room is checked first (engine.kv_pool). Should
         # vLLM ask for more, a live engine with a shadow beyond its share is the lesser harm.

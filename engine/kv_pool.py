@@ -83,5 +83,16 @@ def install(pool: BlockPool, params: KvClassParams, clock: Callable[[], float]) 
         raise UnsupportedVllm(f"vLLM's queue of free KV blocks has {missing}, which ours lacks")
     free = pool.free_block_queue.get_all_free_blocks()
     pool.free_block_queue = TwoClassQueue(free, pool.num_gpu_blocks, params, clock)
-    pool.__class__ = TwoClassPool
+    become(pool, TwoClassPool)
+    assert isinstance(pool, TwoClassPool)
     return pool
+
+
+def become(thing: object, kind: type) -> None:
+    """Changes the class of an existing object; references to it stay valid.
+
+    CPython leaves such an object with an attribute table for which its interpreter has no fast
+    path: all that vLLM itself reads of `self` would cost several times more, in every step for
+    every running request. A dict of the object's own has one."""
+    thing.__class__ = kind
+    thing.__dict__ = {**thing.__dict__}

@@ -8,11 +8,10 @@ Hosts: engine.planning, engine.connector."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.kv_pool import TwoClassPool, install
+from engine.kv_pool import TwoClassPool, become, install
 from engine.shadow_requests import ShadowKVCacheManager
 from policy.kv_class import (
     NO_HIT,
@@ -32,7 +31,7 @@ from policy.kv_class import (
 from policy.vocabulary import KvClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
@@ -142,7 +141,8 @@ class ShadowKv:
     ) -> None:
         """Changes the manager and its pool into ours."""
         self._stock = type(manager), type(manager.block_pool)
-        manager.__class__ = ShadowKVCacheManager
+        become(manager, ShadowKVCacheManager)
+        assert isinstance(manager, ShadowKVCacheManager)
         self._manager: ShadowKVCacheManager = manager
         self._manager.reclaim = reclaim
         self._block_size = block_size
@@ -174,20 +174,12 @@ class ShadowKv:
         share = self._pool.free_block_queue.params.kv_cap_share
         return cap_blocks(self._pool.num_gpu_blocks, share)
 
-    @contextmanager
-    def aside(self, most_new_blocks: int | None) -> Iterator[None]:
-        """While vLLM builds a step: where no allocation of normal requests can fail (None: it may)
-        or hit an entry, vLLM's own classes do it, without a call of ours for each request. The
-        first shadow request whose turn comes brings ours `back`."""
-        free_blocks = self._pool.free_block_queue.num_free_blocks
-        if most_new_blocks is None or most_new_blocks > free_blocks:
-            yield
-            return
-        self._manager.__class__, self._pool.__class__ = self._stock
-        try:
-            yield
-        finally:
-            self.back()
+    def aside(self, most_new_blocks: int) -> None:
+        """While vLLM schedules what runs: where no allocation can fail, and none hits an entry,
+        vLLM's own classes do it, without a call of ours for each request. Call `back` when the
+        first turn comes of a shadow or of a request that is admitted, and after the step."""
+        if most_new_blocks <= self._pool.free_block_queue.num_free_blocks:
+            self._manager.__class__, self._pool.__class__ = self._stock
 
     def back(self) -> None:
         self._manager.__class__, self._pool.__class__ = ShadowKVCacheManager, TwoClassPool

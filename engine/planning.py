@@ -66,6 +66,9 @@ class ShadowPlanner(ShadowBlocks):
         self._stalled_since_s: float | None = None
 
     def _plan(self, now_s: float) -> Plan:
+        if self.shadows:
+            self._expire(now_s)
+            self._yield_slots()
         waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
             return Plan([], NO_GRANT, waiting)
@@ -201,15 +204,6 @@ class ShadowPlanner(ShadowBlocks):
             chunks.append(Chunk(shadow, taken))
             tokens -= taken
         return chunks
-
-    def _most_new_blocks(self, plan: Plan) -> int | None:
-        """An upper limit of what the running requests take in the step; None if others take, too: a
-        request that is admitted may hit shadow entries."""
-        admits = plan.waiting_requests or any(not chunk.shadow.started for chunk in plan.chunks)
-        if admits or self.num_waiting_for_streaming_input:
-            return None
-        drafted = len(self.running) * (1 + self.num_spec_tokens + self.num_lookahead_tokens)
-        return self.shadow_kv.blocks_for(self.max_num_scheduled_tokens + drafted, len(self.running))
 
     def _end_stalled(self, granted_tokens: int, now_s: float) -> None:
         busy = self.running or any(self.get_request_counts()) or self.shadow_kv.pinned

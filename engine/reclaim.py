@@ -13,13 +13,13 @@ from vllm.v1.request import RequestStatus
 
 from engine.kv_room import ShadowKv
 from engine.shadow_requests import NEVER_S, ShadowEnd, ShadowRequest
-from engine.visible import VisibleScheduler
+from engine.stepping import SteppingScheduler
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class ShadowBlocks(VisibleScheduler):
+class ShadowBlocks(SteppingScheduler):
     """Hidden requests that may be RUNNING."""
 
     def _prepare(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,13 +47,10 @@ class RequestClock:
     tpot_s: float
 
 
-class Decoding(NamedTuple):
-    """A normal request after its first token."""
-
-    first_token_s: float
-    tpot_s: float
-    output_tokens: list[int]
-    """vLLM's own list, which it only ever appends to."""
+Decoding = tuple[float, float, list[int]]
+"""A normal request after its first token: when that came, its TPOT SLO, and vLLM's own list of its
+output, which it only ever appends to. A plain tuple is taken apart several times faster than a
+named one, and here hundreds may be at once."""
 
 
 class Foreground(NamedTuple):
@@ -89,7 +87,11 @@ class RequestClocks:
         self._tpots_s: Counter[float] = Counter()
         self._earliest_due_s = inf
         """No later than the earliest deadline in `_decoding`, none of which moves back."""
+        self._tightest_id = ""
+        """Whose deadline it was when they were last looked through."""
         self._margin = controller.params.margin
+        self._steady: Batch | None = None
+        """What the last step carried, if it only decoded and nothing has left since."""
 
     def arrived(self, request: Request, marks: Marks, now_s: float) -> float:
         """How long the request has waited in the engine's inbox."""
@@ -116,6 +118,7 @@ class RequestClocks:
         clock = self._clocks.pop(request_id, None)
         if clock is None:
             return
+        self._steady = None
         self._before_first.pop(request_id, None)
         self._decoding.pop(request_id, None)
         self._routed.discard(request_id)
@@ -138,11 +141,15 @@ class RequestClocks:
         # client's: no deadline says anything about it.
         if clock.is_routed or clock.request.resumable:
             return
-        self._decoding[request_id] = Decoding(now_s, clock.tpot_s, clock.request._output_token_ids)
+        self._decoding[request_id] = (now_s, clock.tpot_s, clock.request._output_token_ids)
         due_s = decode_due_s(self._margin, clock.tpot_s, 0, now_s)
         self._earliest_due_s = min(self._earliest_due_s, due_s)
 
     # What a step carries, and what is in flight
+
+    def built(self, foreground: Batch, *, decode_only: bool) -> None:
+        """vLLM has built a step. Drafts may be rejected, so that nobody knows what follows them."""
+        self._steady = foreground if decode_only and self.decode_tokens == 1 else None
 
     def any_routed(self, request_ids: Collection[str]) -> bool:
         return bool(self._routed) and not self._routed.isdisjoint(request_ids)
@@ -176,13 +183,18 @@ class RequestClocks:
         min_slack_s = inf
         if self._controller.uses_slack:
             enough_s = self._controller.cap_s(min_tpot_s, busy=True) + in_flight_s
-            due_s = self._due_s(now_s + enough_s)
+            hopeless_s = self._step_time.predicted_s(planned) + in_flight_s
+            due_s = self._due_s(now_s + hopeless_s, now_s + enough_s)
             min_slack_s = min(due_s - now_s, self._prefill_slack_s(computed, now_s))
         return Foreground(True, bool(self._routed), min_tpot_s, min_slack_s, planned)
 
     def _planned_decodes(self, running: Sequence[Request], prefills: Sequence[Request]) -> Batch:
         count, each = len(running) - len(prefills), self.decode_tokens
-        context = sum(map(_computed_tokens, running)) - sum(map(_computed_tokens, prefills))
+        steady = self._steady
+        if steady is not None and steady.requests == count == len(running):
+            context = steady.context_tokens + steady.tokens
+        else:
+            context = sum(map(_computed_tokens, running)) - sum(map(_computed_tokens, prefills))
         pairs = each * (context + count * (each + 1) / 2)  # the sum of `attended`
         return Batch(count, count * each, pairs, context)
 
@@ -200,18 +212,35 @@ class RequestClocks:
             least_s = min(least_s, slack_s)
         return least_s
 
-    def _due_s(self, enough_s: float) -> float:
-        """The earliest deadline; or, if that is after `enough_s`, some time between the two."""
+    def _due_s(self, hopeless_s: float, enough_s: float) -> float:
+        """The earliest deadline; or, if that is after `enough_s`, some time between the two; or, if
+        not even what is planned is done by it (`hopeless_s`), perhaps another one before that."""
         margin = self._controller.params.margin
-        if self._earliest_due_s >= enough_s and margin == self._margin:
-            return self._earliest_due_s
-        self._margin, kept = margin, 1 - margin
+        if margin == self._margin:
+            if self._earliest_due_s >= enough_s:
+                return self._earliest_due_s
+            tightest_due_s = self._tightest_due_s()
+            if tightest_due_s <= hopeless_s:
+                return tightest_due_s
+        self._margin = margin
+        return self._look_through()
+
+    def _tightest_due_s(self) -> float:
+        tightest = self._decoding.get(self._tightest_id)
+        if tightest is None:
+            return inf
+        first_token_s, tpot_s, output_tokens = tightest
+        return decode_due_s(self._margin, tpot_s, len(output_tokens) - 1, first_token_s)
+
+    def _look_through(self) -> float:
+        kept = 1 - self._margin
         # `decode_due_s` of each, written out: hundreds of calls would cost more than the sums.
-        self._earliest_due_s = min(
-            [
-                first_token_s + kept * tpot_s * len(output_tokens)
-                for first_token_s, tpot_s, output_tokens in self._decoding.values()
-            ],
-            default=inf,
-        )
+        dues_s = [
+            first_token_s + kept * tpot_s * len(output_tokens)
+            for first_token_s, tpot_s, output_tokens in self._decoding.values()
+        ]
+        self._earliest_due_s = min(dues_s, default=inf)
+        if dues_s:
+            tightest = dues_s.index(self._earliest_due_s)
+            self._tightest_id = next(islice(self._decoding, tightest, None))
         return self._earliest_due_s

@@ -43,14 +43,12 @@ class ShadowScheduler(ShadowPlanner):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         now_s = self.clock()
-        self._expire(now_s)
-        self._yield_slots()
         plan = self._plan(now_s)
-        self._unhide(plan.chunks)
-        # Normal requests that only go on need no word with us: hundreds of them run.
-        with self.shadow_kv.aside(self._most_new_blocks(plan)):
-            output = super().schedule(throttle_prefills)
-        self._hide(plan.chunks, output)
+        if plan.chunks:
+            self._unhide(plan.chunks)
+        output = super().schedule(throttle_prefills)
+        if plan.chunks:
+            self._hide(output)
         shown = [chunk.shadow.request for chunk in plan.chunks]
         self.engine_clock.built(
             output, self.requests, shown, now_s, plan.grant, plan.waiting_requests
@@ -116,6 +114,8 @@ class ShadowScheduler(ShadowPlanner):
     def get_request_counts(self) -> tuple[int, int]:
         """vLLM shares a step's tokens among so many: shadows that it sees do not count."""
         running, waiting = super().get_request_counts()
+        if not self._shown:
+            return running, waiting
         started = sum(shadow.started for shadow in self._shown)
         return running - started, waiting - (len(self._shown) - started)
 
@@ -125,9 +125,7 @@ class ShadowScheduler(ShadowPlanner):
             shadow.request.uncap()
         super()._update_after_schedule(scheduler_output)
 
-    def _hide(self, chunks: list[Chunk], output: SchedulerOutput) -> None:
-        if not chunks:
-            return
+    def _hide(self, output: SchedulerOutput) -> None:
         hidden = {shadow.request for shadow in self._shown}
         # They were appended last and are there still, unless a request was admitted behind them.
         while self.running and self.running[-1] in hidden:

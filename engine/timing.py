@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.step_time import Batch, StepTimeModel, attended
+from policy.step_time import NO_BATCH, Batch, StepTimeModel, attended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +64,8 @@ class EngineClock:
 
     def in_flight_s(self) -> tuple[float, float]:
         """Predicted time of the steps that have not come back, and what they take of the credit."""
+        if not self._built:
+            return 0.0, 0.0
         return (
             sum(step.predicted_s for step in self._built),
             sum(step.grant.charge_s for step in self._built),
@@ -81,13 +83,18 @@ class EngineClock:
         """vLLM has built a step. `now_s` is the time at which it began to, `shadows` are those that
         it was shown."""
         scheduled = output.num_scheduled_tokens
-        shadow = Batch()
+        shadow = NO_BATCH
         for request in shadows:
             tokens = scheduled.get(request.request_id, 0)
             if tokens:
                 shadow = shadow.plus(tokens, request.num_computed_tokens - tokens)
         foreground, widest = _foreground_of(output, requests, shadow, shadows)
-        whole = foreground.joined(shadow)
+        whole = foreground.joined(shadow) if shadow.requests else foreground
+        clocks = self._clocks
+        decode_only = widest <= clocks.decode_tokens and not clocks.any_before_first_token(
+            scheduled.keys()
+        )
+        clocks.built(foreground, decode_only=decode_only)
         self._built.append(
             BuiltStep(
                 output=output,
@@ -95,11 +102,8 @@ class EngineClock:
                 whole=whole,
                 foreground=foreground,
                 shadow=shadow,
-                decode_only=(
-                    widest <= self._clocks.decode_tokens
-                    and not self._clocks.any_before_first_token(scheduled.keys())
-                ),
-                carries_routed=self._clocks.any_routed(scheduled.keys()),
+                decode_only=decode_only,
+                carries_routed=clocks.any_routed(scheduled.keys()),
                 predicted_s=self._step_time.predicted_s(whole),
                 grant=grant,
                 waiting_requests=waiting_requests,

@@ -3,7 +3,7 @@
 Joins the parts: control requests (engine.control), counters and trace (engine.observed), series
 (engine.exporter). Whoever subclasses tells its own parts of new parameters (`_params_changed`).
 
-Hosts: engine.scheduler, engine.connector."""
+Hosts: engine.stepping, engine.transfers."""
 
 from __future__ import annotations
 
