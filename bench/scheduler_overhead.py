@@ -1,54 +1,33 @@
 """What the scheduler plug-in costs per iteration: vLLM's own scheduler beside ours, the same
-requests in both, in alternating blocks of steps so that noise of the machine hits both alike.
+requests in both, in alternating turns so that noise of the machine hits both alike.
 
     python -m bench.scheduler_overhead --save-result --result-dir out/bench [--smoke]
 
 An iteration is `schedule` + `update_from_output` + its share of `add_request` (of requests that
-give OUTPUT_TOKENS tokens each). No model runs: its answers are played, so the times are the
-schedulers' own. A shadow chunk in the step also costs vLLM one more request; the rows `refused`
-show the plug-in without it, where the controller computes a budget and finds it too short."""
+give OUTPUT_TOKENS tokens each). Each step of the plug-in is compared with the same step of stock
+vLLM, a turn apart. A shadow chunk in the step also costs vLLM itself one more request of so many:
+the rows `refused` show the plug-in without it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
-import pickle
 import statistics
-import time
-from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.marks import Marks
-from engine.params import EngineParams, StepTimeStart
-from policy.vocabulary import Controller, RequestClass, Role
+from bench.scheduler_side import Case, Totals, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BLOCK = 16
-MAX_MODEL_LEN = 65_536
-PROMPT_TOKENS = 64
-OUTPUT_TOKENS = 128
-"""Of a request, for its share of `add_request`; in the runs themselves none ends."""
-CHUNK_TOKENS = 16
-STEPS_IN_TURN = 10
-WARM_UP_STEPS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """Decoding requests, and jobs of which the first has most of its prefix computed."""
-
-    running: int
-    shadow_jobs: int
-    prefix_tokens: int
-    asynchronous: bool
-    chunk: str
-    """`granted`: one in every step. `refused`: the deadlines leave no time. `none`: no jobs."""
+STEPS_IN_TURN = 16
+"""Of BLOCK tokens: each running request needs one new block in a turn."""
+GATE_US = 100
+"""Most that the plug-in may add at 256 running requests and 64 jobs of 60,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +38,60 @@ class Row(Case):
     plain_us_p50: float
     plugin_us_p50: float
     added_us_p50: float
+    """Median of the differences step by step, and so the next two."""
+    added_us_quartiles: tuple[float, float]
+    added_share_p50: float
+    """Of the plain step: depends little on how fast the machine is."""
     plain_us_p99: float
     plugin_us_p99: float
     plain_add_request_us: float
     """Of these, the iteration's share of `add_request`."""
     plugin_add_request_us: float
     plain_message_bytes: int
-    """Pickled SchedulerOutput, which goes to every worker."""
     plugin_message_bytes: int
     shadow_tokens: int
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(argv)
-    steps = 40 if options.smoke else 300
+    steps = 32 if options.smoke else 192
+    plain, plugin = (SideProcess(options.model, plugin=plugin) for plugin in (False, True))
     rows = []
     for case in cases(smoke=options.smoke):
-        rows.append(measure(case, options.model, steps))
+        rows.append(measure(case, plain, plugin, steps))
         print(_line(rows[-1]), flush=True)  # noqa: T201 (a command's output)
-    if options.save_result:
-        path = Path(options.result_dir) / "scheduler_overhead.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        load = [round(average, 2) for average in os.getloadavg()]
-        result = {"load_average": load, "rows": [asdict(row) for row in rows]}
-        path.write_text(json.dumps(result, indent=2) + "\n")
+        if options.save_result:  # each time: a run that is stopped keeps what it has
+            _save(rows, Path(options.result_dir))
+    for side in (plain, plugin):
+        side.close()
+
+
+def _save(rows: list[Row], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    load = [round(average, 2) for average in os.getloadavg()]
+    result = {
+        "load_average": load,
+        "gate_added_us_p50": GATE_US,
+        "rows": [asdict(row) for row in rows],
+    }
+    (folder / "scheduler_overhead.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 def cases(*, smoke: bool) -> list[Case]:
-    sizes = (1, 8) if smoke else (1, 64, 256)
-    prefixes = (2_000,) if smoke else (8_000, 60_000)
-    job_counts = (1, 4) if smoke else (1, 64)
-    kinds = [(0, 0, "none")]
-    kinds += [(jobs, prefix, "granted") for jobs in job_counts for prefix in prefixes]
-    kinds.append((job_counts[-1], prefixes[-1], "refused"))
-    return [
+    """In both modes of scheduling at the size of the gate, the largest; else in sync."""
+    sizes = (8, 1) if smoke else (256, 64, 1)
+    few, many = (1, 4) if smoke else (1, 64)
+    short, long = (1_000, 2_000) if smoke else (8_000, 60_000)
+    kinds = [
+        (0, 0, "none"),
+        (few, long, "granted"),
+        (many, short, "granted"),
+        (many, long, "granted"),
+        (many, long, "tight"),
+        (many, long, "refused"),
+        (many, long, "arrivals"),
+    ]
+    found = [
         Case(
             running=size,
             shadow_jobs=jobs,
@@ -101,179 +100,73 @@ def cases(*, smoke: bool) -> list[Case]:
             chunk=chunk,
         )
         for asynchronous in (False, True)
-        for size in sizes
+        for size in (sizes[:1] if asynchronous else sizes)
         for jobs, prefix, chunk in kinds
     ]
+    at_the_gate = next(c for c in found if (c.shadow_jobs, c.prefix_tokens) == (many, long))
+    return [*found, replace(at_the_gate, spare_blocks=1_000 if smoke else 500_000)]
 
 
-@dataclass(slots=True)
-class Side:
-    """One scheduler and what its steps took."""
+class SideProcess:
+    """A `bench.scheduler_side` and the pipe to it."""
 
-    scheduler: Any
-    depth: int
-    runner: Any
-    in_flight: deque[Any] = field(default_factory=deque)
-    steps_s: list[float] = field(default_factory=list)
-    adds_s: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-    shadow_tokens: int = 0
+    def __init__(self, model: str, *, plugin: bool) -> None:
+        context = get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, model, plugin), daemon=True)
+        self._process.start()
+        theirs.close()  # or its end would never be noticed
 
-    def add(self, request: Any) -> None:
-        started_s = time.perf_counter()
-        self.scheduler.add_request(request)
-        self.adds_s.append(time.perf_counter() - started_s)
+    def begin(self, case: Case, steps: int) -> None:
+        self._ask("begin", case, steps)
 
-    def step(self, *, counted: bool) -> None:
-        """Build one, bring the oldest one back."""
-        started_s = time.perf_counter()
-        output = self.scheduler.schedule()
-        step_s = time.perf_counter() - started_s
-        self.in_flight.append(output)
-        if len(self.in_flight) >= self.depth:
-            oldest = self.in_flight.popleft()
-            answer = self.runner.answer(oldest)
-            started_s = time.perf_counter()
-            self.scheduler.update_from_output(oldest, answer)
-            step_s += time.perf_counter() - started_s
-        if counted:
-            self.steps_s.append(step_s)
-            self.bytes.append(len(pickle.dumps(output)))
-            scheduled = output.num_scheduled_tokens.items()
-            self.shadow_tokens += sum(n for name, n in scheduled if name.startswith("shadow"))
+    def turn(self) -> list[float]:
+        steps_s: list[float] = self._ask("turn", None, STEPS_IN_TURN)
+        return steps_s
 
-    def add_request_s(self, running: int) -> float:
-        """Share of one iteration, if the running requests come and go."""
-        return statistics.median(self.adds_s) * running / OUTPUT_TOKENS
+    def totals(self) -> Totals:
+        totals: Totals = self._ask("end", None, 0)
+        return totals
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.join()
+
+    def _ask(self, *message: Any) -> Any:
+        self._connection.send(message)
+        return self._connection.recv()
 
 
-def measure(case: Case, model: str, steps: int) -> Row:
-    plain, plugin = (_side(case, model, steps, plugin=plugin) for plugin in (False, True))
-    _begin_jobs(plugin, case, steps)
+def measure(case: Case, plain: SideProcess, plugin: SideProcess, steps: int) -> Row:
     for side in (plain, plugin):
-        for index in range(case.running):
-            request = _request(f"n{index}", index, PROMPT_TOKENS, 4 * steps + 1000)
-            side.add(request)
-        for _ in range(_warm_up_steps(case)):
-            side.step(counted=False)
+        side.begin(case, steps)
+    plain_s: list[float] = []
+    plugin_s: list[float] = []
     for _ in range(steps // STEPS_IN_TURN):
-        for side in (plain, plugin):
-            for _ in range(STEPS_IN_TURN):
-                side.step(counted=True)
-    add_plain_s, add_plugin_s = (s.add_request_s(case.running) for s in (plain, plugin))
-    plain_s = statistics.median(plain.steps_s) + add_plain_s
-    plugin_s = statistics.median(plugin.steps_s) + add_plugin_s
+        plain_s += plain.turn()
+        plugin_s += plugin.turn()
+    plain_totals, plugin_totals = plain.totals(), plugin.totals()
+    plain_s = [step_s + plain_totals.add_request_s for step_s in plain_s]
+    plugin_s = [step_s + plugin_totals.add_request_s for step_s in plugin_s]
+    added_s = [ours - theirs for ours, theirs in zip(plugin_s, plain_s, strict=True)]
+    shares = [ours / theirs - 1 for ours, theirs in zip(plugin_s, plain_s, strict=True)]
+    lower_s, _, upper_s = statistics.quantiles(added_s, n=4)
     return Row(
         **asdict(case),
-        steps=len(plain.steps_s),
-        plain_us_p50=_us(plain_s),
-        plugin_us_p50=_us(plugin_s),
-        added_us_p50=_us(plugin_s - plain_s),
-        plain_us_p99=_us(_p99(plain.steps_s) + add_plain_s),
-        plugin_us_p99=_us(_p99(plugin.steps_s) + add_plugin_s),
-        plain_add_request_us=_us(add_plain_s),
-        plugin_add_request_us=_us(add_plugin_s),
-        plain_message_bytes=int(statistics.median(plain.bytes)),
-        plugin_message_bytes=int(statistics.median(plugin.bytes)),
-        shadow_tokens=plugin.shadow_tokens,
+        steps=len(plain_s),
+        plain_us_p50=_us(statistics.median(plain_s)),
+        plugin_us_p50=_us(statistics.median(plugin_s)),
+        added_us_p50=_us(statistics.median(added_s)),
+        added_us_quartiles=(_us(lower_s), _us(upper_s)),
+        added_share_p50=round(statistics.median(shares), 4),
+        plain_us_p99=_us(_p99(plain_s)),
+        plugin_us_p99=_us(_p99(plugin_s)),
+        plain_add_request_us=_us(plain_totals.add_request_s),
+        plugin_add_request_us=_us(plugin_totals.add_request_s),
+        plain_message_bytes=plain_totals.message_bytes,
+        plugin_message_bytes=plugin_totals.message_bytes,
+        shadow_tokens=plugin_totals.shadow_tokens,
     )
-
-
-def _side(case: Case, model: str, steps: int, *, plugin: bool) -> Side:
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    from colocated.scheduler import ColocatedScheduler
-    from engine.fake_runner import FakeRunner, build_scheduler
-
-    stock = AsyncScheduler if case.asynchronous else Scheduler
-    tokens = case.running * (PROMPT_TOKENS + 4 * steps + 1000) + 2 * case.prefix_tokens
-    scheduler = build_scheduler(
-        ColocatedScheduler if plugin else stock,
-        asynchronous=case.asynchronous,
-        blocks=tokens // BLOCK + case.running + 1000,
-        block_size=BLOCK,
-        model=model,
-        hf_overrides={"max_position_embeddings": MAX_MODEL_LEN},
-        max_model_len=MAX_MODEL_LEN,
-        max_num_batched_tokens=2048,
-        max_num_seqs=case.running + 8,
-        additional_config={"shadowprefill": _params(case).to_object()},
-    )
-    return Side(scheduler, 2 if case.asynchronous else 1, FakeRunner())
-
-
-def _begin_jobs(side: Side, case: Case, steps: int) -> None:
-    """An idle engine computes the first job's prefix, all but what the steps to come need."""
-    names = [f"shadow{index}" for index in range(case.shadow_jobs)]
-    for index, name in enumerate(names):
-        seed = case.running + index
-        side.scheduler.add_request(_request(name, seed, case.prefix_tokens, 1, RequestClass.SHADOW))
-    if not names or case.chunk != "granted":
-        return
-    scheduler = side.scheduler
-    rest_tokens = (steps + _warm_up_steps(case) + STEPS_IN_TURN) * CHUNK_TOKENS
-    step_tokens = scheduler.max_num_scheduled_tokens
-    while scheduler.shadows[names[0]].missing_tokens > rest_tokens:
-        # An idle engine's chunks grow; the last one must not take what the steps to come need.
-        spare_tokens = scheduler.shadows[names[0]].missing_tokens - rest_tokens
-        scheduler.max_num_scheduled_tokens = min(step_tokens, max(BLOCK, spare_tokens))
-        side.step(counted=False)
-    scheduler.max_num_scheduled_tokens = step_tokens
-
-
-def _warm_up_steps(case: Case) -> int:
-    return WARM_UP_STEPS + case.running // 8  # 2,048 tokens of prompts in a step
-
-
-def _params(case: Case) -> EngineParams:
-    """The controller's worst case. `granted`: next to the whole of a huge SLO is margin, so that
-    the deadlines bind, and are looked through, in every step, and still leave time for a chunk.
-    `refused`: they bind and leave none."""
-    refused = case.chunk == "refused"
-    return EngineParams(
-        instance="bench",
-        model="bench",
-        role=Role.COLOCATED,
-        slo_ttft_s=1e6,
-        slo_tpot_s=1e-6 if refused else 1e6,
-        controller=Controller.HARVEST_SLO,
-        beta=1.0,
-        delta=0.025,
-        margin=0.1 if refused else 0.999_999,
-        n_min_tokens=CHUNK_TOKENS,
-        iteration_cap_s=3600.0,
-        max_chunk_tokens=CHUNK_TOKENS,
-        segment_tokens=MAX_MODEL_LEN,
-        kv_cap_share=1.0,
-        idle_age_s=0.0,
-        min_switch_probability=0.0,
-        shadow_timeout_s=1e6,
-        pull_timeout_s=1e6,
-        step_time=StepTimeStart(
-            fixed_s=1e-3, s_per_request=0.0, s_per_token=1e-6, s_per_token_context=0.0
-        ),
-    )
-
-
-def _request(
-    name: str,
-    seed: int,
-    tokens: int,
-    max_tokens: int,
-    request_class: RequestClass = RequestClass.NORMAL,
-) -> Any:
-    from vllm import SamplingParams
-    from vllm.v1.request import Request
-
-    from engine.fake_runner import block_hasher
-
-    marks = Marks(request_class=request_class, session_id=name)
-    sampling = SamplingParams(
-        max_tokens=max_tokens, ignore_eos=True, extra_args=dict(marks.to_xargs())
-    )
-    ids = [seed * MAX_MODEL_LEN + position for position in range(tokens)]
-    return Request(name, ids, sampling, None, block_hasher=block_hasher(BLOCK))
 
 
 def _us(seconds: float) -> float:
@@ -285,11 +178,13 @@ def _p99(values: list[float]) -> float:
 
 
 def _line(row: Row) -> str:
+    lower_us, upper_us = row.added_us_quartiles
     return (
         f"{'async' if row.asynchronous else 'sync':5} running {row.running:3}  "
-        f"jobs {row.shadow_jobs:2} x {row.prefix_tokens:5}  {row.chunk:7}  "
+        f"jobs {row.shadow_jobs:2} x {row.prefix_tokens:5}  {row.chunk:8}  "
         f"plain {row.plain_us_p50:7.1f} us  plug-in {row.plugin_us_p50:7.1f} us  "
-        f"added {row.added_us_p50:6.1f} us  p99 {row.plain_us_p99:7.1f} {row.plugin_us_p99:7.1f}  "
+        f"added {row.added_us_p50:6.1f} us ({lower_us:.0f} to {upper_us:.0f}) "
+        f"= {100 * row.added_share_p50:4.1f}%  p99 {row.plain_us_p99:.0f} {row.plugin_us_p99:.0f}  "
         f"message {row.plain_message_bytes} {row.plugin_message_bytes} B"
     )
 
@@ -304,5 +199,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # vLLM's, which would hide the table
     main()

@@ -16,13 +16,13 @@ def test_it_measures_the_same_steps_with_and_without_the_plug_in(tmp_path: Path)
     rows = json.loads((tmp_path / "scheduler_overhead.json").read_text())["rows"]
     assert {(row["chunk"], row["asynchronous"]) for row in rows} == {
         (chunk, asynchronous)
-        for chunk in ("none", "granted", "refused")
+        for chunk in ("none", "granted", "tight", "refused", "arrivals")
         for asynchronous in (False, True)
     }
     for row in rows:
         assert 0 < row["plain_us_p50"] <= row["plain_us_p99"]
         assert 0 < row["plugin_us_p50"] <= row["plugin_us_p99"]
-        if row["chunk"] == "granted":
+        if row["chunk"] in ("granted", "tight"):
             assert row["shadow_tokens"] >= 16 * (row["steps"] - 1)
         else:
             assert row["shadow_tokens"] == 0
