@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import statistics
 import time
@@ -46,7 +47,7 @@ class Case:
     chunk: str
     """`none`: no jobs. `granted`: one in every step. `tight`: likewise, and the deadlines are close
     enough to be looked through in every step. `refused`: they leave no time. `arrivals`: requests
-    come and go in every step, so that something always waits."""
+    come and go, and a chunk is in steps in which none arrives."""
     spare_blocks: int = 0
     """Of the pool, beyond what the requests may need."""
 
@@ -65,6 +66,8 @@ def serve(connection: Connection, model: str, plugin: bool) -> None:
     """Answers `begin` (a case), `turn` (so many steps, each with its time) and `end` (the totals),
     until the other end is closed."""
     logging.disable(logging.WARNING)
+    # Both on one core: what shares the other one would count for one side alone.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     side: Side | None = None
     while True:
         try:

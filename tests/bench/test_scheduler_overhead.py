@@ -24,5 +24,5 @@ def test_it_measures_the_same_steps_with_and_without_the_plug_in(tmp_path: Path)
         assert 0 < row["plugin_us_p50"] <= row["plugin_us_p99"]
         if row["chunk"] in ("granted", "tight"):
             assert row["shadow_tokens"] >= 16 * (row["steps"] - 1)
-        else:
+        elif row["chunk"] != "arrivals":
             assert row["shadow_tokens"] == 0
