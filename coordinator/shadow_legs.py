@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.engine_post import ShadowFailed, ShadowFailure
+from coordinator.orphans import NO_MODEL
 from engine.push_ask import AnswerUnreadable, ask_xargs, read_answer
 from kv_transport.errors import KvParamsInvalid
 from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS, RemoteKv, remote_kv_of
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from engine.push_ask import PushAnswer, PushAsk
 
 _PATH = "/v1/completions"
-_NO_MODEL = "-"
-"""Served by nobody, so that D's front end refuses the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ async def pull(post: EnginePost, decode: Instance, segment: Segment, remote_kv: 
 
 async def give_back(post: EnginePost, decode: Instance, remote_kv: RemoteKv) -> None:
     """Of a hand-off that D was not sent: its front end refuses the request, and tells P."""
-    body = {"model": _NO_MODEL, "prompt": [0], "max_tokens": 1}
+    body = {"model": NO_MODEL, "prompt": [0], "max_tokens": 1}
     body["kv_transfer_params"] = remote_kv.take()
     with suppress(ShadowFailed):  # the refusal; what fails otherwise is left to the lease
         await post(decode, _PATH, msgspec.json.encode(body))

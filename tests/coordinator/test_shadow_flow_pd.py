@@ -206,7 +206,8 @@ async def test_a_switch_during_a_push_closes_the_pull_and_frees_the_slot() -> No
         other = rig.session("s2")
         rig.call(other, "small", messages=QUESTION)
         await rig.idle()
-        assert other.warmth_of("large").pushed_tokens == other.warmth_of("large").covered_tokens > 0
+        covered = other.warmth_of("large").covered_tokens
+        assert rig.cached(other, "large-d", QUESTION) == covered > 0
 
 
 async def test_a_shadow_stays_on_the_p_that_holds_it_while_others_are_idle() -> None:
