@@ -41,6 +41,8 @@ SCHEDULERS = {
     Role.DECODE: "decode_node.scheduler.DecodeScheduler",
     Role.COLOCATED: "colocated.scheduler.ColocatedScheduler",
 }
+KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+"""vLLM is about to remove `kv_both` for NIXL."""
 HASH_SEED = "0"
 """Block hashes must compare across processes."""
 
@@ -165,7 +167,7 @@ def _owned_flags(config: ClusterConfig, name: str) -> dict[str, Any]:
         flags["kv_transfer_config"] = {
             "kv_connector": "NixlConnector",
             "kv_connector_module_path": CONNECTOR_MODULE,
-            "kv_role": "kv_both",
+            "kv_role": KV_ROLES[instance.role],
             "kv_buffer_device": profile.kv_buffer_device,
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"kv_lease_duration": model.kv_lease_s},

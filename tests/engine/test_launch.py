@@ -68,7 +68,7 @@ def test_a_prefill_instance_is_a_stock_server_with_our_scheduler(tmp_path: Path)
     assert json.loads(flags["kv-transfer-config"]) == {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "engine.nixl",
-        "kv_role": "kv_both",
+        "kv_role": "kv_producer",
         "kv_buffer_device": "cpu",
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"kv_lease_duration": 30},

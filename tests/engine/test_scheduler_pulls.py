@@ -16,6 +16,8 @@ from vllm.v1.request import RequestStatus
 from bench.trace_pulls import replay
 from bench.trace_read import read_trace
 from decode_node.scheduler import DecodeScheduler
+from engine.launch import KV_ROLES
+from engine.params import CONNECTOR_MODULE
 from engine.push_ask import ASK_KEY, PushAnswer, PushAsk, ask_xargs, read_answer
 from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS
 from kv_transport.seal import SEAL_KEY, prompt_digest, sealed
@@ -40,13 +42,16 @@ _numbers = itertools.count(1)
 
 pytestmark = [pytest.mark.vllm_cpu, pytest.mark.nixl]
 
-NIXL = KVTransferConfig(
-    kv_connector="NixlConnector",
-    kv_connector_module_path="engine.nixl",
-    kv_role="kv_both",
-    kv_buffer_device="cpu",
-    kv_load_failure_policy="recompute",
-)
+NIXL = {
+    role: KVTransferConfig(
+        kv_connector="NixlConnector",
+        kv_connector_module_path=CONNECTOR_MODULE,
+        kv_role=kv_role,
+        kv_buffer_device="cpu",
+        kv_load_failure_policy="recompute",
+    )
+    for role, kv_role in KV_ROLES.items()
+}
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -60,7 +65,7 @@ def a_world(kind: Any, mode: str, *, blocks: int = 2000, **changes: Any) -> Worl
         params(role=kind.role, **changes),
         asynchronous=mode == "async",
         blocks=blocks,
-        kv_transfer_config=NIXL,
+        kv_transfer_config=NIXL[kind.role],
     )
     return World(scheduler, depth=2 if mode == "async" else 1)
 
