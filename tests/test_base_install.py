@@ -17,7 +17,8 @@ for name in {OF_AN_EXTRA!r}:
 for package in sys.argv[1:]:
     module = importlib.import_module(package)
     for item in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{{package}}."):
-        if not item.name.endswith("__main__"):
+        # The one room of the extra `redis` is entered only where coordinator.redis_url is set.
+        if not item.name.endswith(("__main__", "coordinator.redis_store")):
             importlib.import_module(item.name)
 """
 
