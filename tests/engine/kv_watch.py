@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tests.engine.played import BLOCK
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vllm.v1.core.sched.output import SchedulerOutput
 
     from tests.engine.played import Played
@@ -96,9 +98,9 @@ class KvWatch:
         self._looked_s = run.now_s
 
 
-def check_pool(run: Played) -> None:
-    """Every block is free or held, as often as it is counted."""
-    holders: Counter[int] = Counter()
+def check_pool(run: Played, others: Iterable[int] = ()) -> None:
+    """Every block is free or held, by a request or by `others`, as often as it is counted."""
+    holders: Counter[int] = Counter(others)
     for name in run.scheduler.requests:
         holders.update(run.blocks_of(name))
     pool = _pool(run)
