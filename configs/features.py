@@ -39,7 +39,7 @@ def feature_problem(flag: str, value: Any) -> str | None:
     if name == "enable_chunked_prefill" and value is False:
         return "must be true, got false: a shadow is computed in chunks; leave it out"
     if name == "kv_offloading_size" and value is not None:
-        return f"must not be set, got {value!r}: {HOST_TIER_HAZARD}; leave it out"
+        return f"must not be set, got {value!r}: {HOST_TIER_HAZARD}; use host_tier"
     return _speculative_problem(name, value)
 
 

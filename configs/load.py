@@ -76,6 +76,9 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
     profile = load_profile(name if name in known else known[0])
     filled = dict(document)
     filled["shadow"] = _over(_shadow_defaults(profile, document), document.get("shadow"))
+    if document.get("host_tier") is not None:
+        defaults = profile.host_tier.model_dump(mode="json")
+        filled["host_tier"] = _over(defaults, document["host_tier"])
     if isinstance(document.get("models"), dict):
         models = document["models"].items()
         filled["models"] = {key: _model_filled_in(value, profile, folder) for key, value in models}

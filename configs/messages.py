@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
@@ -100,9 +101,16 @@ def _member(annotation: Any, tag: object) -> Any:
 def _child(annotation: Any, part: object) -> Any:
     fields = getattr(annotation, "model_fields", None)
     if fields is not None:
-        return fields[part].annotation if part in fields else None
+        return _given_kind(fields[part].annotation) if part in fields else None
     arguments = get_args(annotation)
     return arguments[-1] if arguments else None
+
+
+def _given_kind(annotation: Any) -> Any:
+    """Of a value that may be left out."""
+    kinds = get_args(annotation)
+    given = [kind for kind in kinds if kind is not NoneType]
+    return given[0] if len(given) == 1 < len(kinds) else annotation
 
 
 def _keys(holder: Any) -> list[str]:

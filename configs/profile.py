@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from configs.schema import EngineArgs, ShadowConfig, StepTimeConfig, Strict
+from configs.schema import EngineArgs, HostTierConfig, ShadowConfig, StepTimeConfig, Strict
 from configs.strict_yaml import read_yaml
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -20,6 +20,8 @@ class Profile(Strict):
     kv_buffer_device: Literal["cpu", "cuda"]
     """Where NIXL reads and writes KV."""
     shadow: ShadowConfig
+    host_tier: HostTierConfig
+    """Where a configuration switches it on."""
     step_time: dict[Dtype, StepTimeConfig]
     """Start coefficients by the model's dtype; `auto` stands for a dtype that is not listed."""
     engine_args: EngineArgs

@@ -309,10 +309,23 @@ class ShadowConfig(Strict):
     instance until the switch (for comparisons: bench.live --topology pd)."""
 
 
+class HostTierConfig(Strict):
+    """Host memory in which an instance keeps the KV that its pool evicts; a missing value comes
+    from the profile."""
+
+    size_gb: float = Field(gt=0, le=4096)
+    """Of each GPU, of a whole instance on CPUs; GB = 1e9 bytes. On GPUs it is pinned at start."""
+    bandwidth_gb_per_s: float = Field(gt=0, le=1000)
+    """Between a GPU and its host. Decides which hits are copied back and which are computed again,
+    and how much is written through at a time."""
+
+
 class ClusterConfig(Strict):
     profile: str
     models: dict[str, ModelConfig] = Field(min_length=1)
     instances: dict[str, InstanceConfig] = Field(min_length=1)
     shadow: ShadowConfig
+    host_tier: HostTierConfig | None = None
+    """`host_tier: {}` switches it on for every instance, with the profile's values."""
     router: RouterConfig = Field(default_factory=ExplicitRouter)
     coordinator: CoordinatorConfig = Field(default_factory=CoordinatorConfig)

@@ -40,6 +40,24 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierReading:
+    """Of the host tier, where there is one."""
+
+    slots: int
+    block_bytes: int
+    """Of one worker."""
+    entries: Mapping[str, int]
+    """By KV class, as the evictions."""
+    evictions: Mapping[str, int]
+    promotions: int
+    stored_blocks: int
+    loaded_blocks: int
+    refused_blocks: int
+    hits: Mapping[str, int]
+    hurried_stores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Everything that a scrape shows."""
 
@@ -64,6 +82,7 @@ class Reading:
     controls: Controls | None = None
     link: LinkReading | None = None
     """Of an instance that pulls."""
+    tier: TierReading | None = None
 
 
 class Exporter:
@@ -115,6 +134,8 @@ def families(reading: Reading) -> Iterator[Metric]:
     if reading.link is not None:
         yield from link_families(series, reading.link)
     yield from _kv(series, reading)
+    if reading.tier is not None:
+        yield from _tier(series, reading.tier)
     yield from _parameters(series, reading)
 
 
@@ -157,6 +178,23 @@ def _kv(series: Series, reading: Reading) -> Iterator[Metric]:
     yield series.counter("evictions", "Cached blocks evicted", reading.evictions, "class")
     yield series.counter("promotions", "Shadow blocks that a call used", reading.promotions)
     yield series.counter("truncations", "Shadow jobs cut at the cap", reading.truncations)
+
+
+def _tier(series: Series, tier: TierReading) -> Iterator[Metric]:
+    copied_bytes = {
+        "in": tier.stored_blocks * tier.block_bytes,
+        "out": tier.loaded_blocks * tier.block_bytes,
+    }
+    yield series.gauge("host_tier_slots", "KV blocks that the host tier holds", tier.slots)
+    yield series.gauge("host_tier_entries", "Slots in use", tier.entries, "class")
+    yield series.counter("host_tier_bytes", "Copied, per worker", copied_bytes, "direction")
+    yield series.counter("host_tier_hits", "Prefixes that go on there", tier.hits, "outcome")
+    yield series.counter("host_tier_evictions", "Entries evicted", tier.evictions, "class")
+    yield series.counter("host_tier_promotions", "Shadow entries used by a call", tier.promotions)
+    yield series.counter("host_tier_refused_blocks", "Found no slot", tier.refused_blocks)
+    yield series.counter(
+        "host_tier_hurried_stores", "Copies that an eviction waited for", tier.hurried_stores
+    )
 
 
 def _parameters(series: Series, reading: Reading) -> Iterator[Metric]:

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 from vllm.v1.kv_cache_interface import FullAttentionSpec, RSWASpec, iter_layer_specs
 
 from configs.features import HOST_TIER_HAZARD, feature_problem
+from engine.kv_connectors import (
+    HOST_TIER_CONNECTOR,
+    HOST_TIER_MODULE,
+    UNION_CONNECTOR,
+    UNION_MODULE,
+)
 from engine.params import CONNECTOR_MODULE
 from policy.vocabulary import Role
 
@@ -21,8 +27,17 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-HAND_OVER_CONNECTORS = ("NixlConnector",)
 STOCK_CONNECTORS = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
+_BETWEEN_P_AND_D = {("NixlConnector", CONNECTOR_MODULE), (UNION_CONNECTOR, UNION_MODULE)}
+CONNECTORS = {
+    Role.PREFILL: _BETWEEN_P_AND_D,
+    Role.DECODE: _BETWEEN_P_AND_D,
+    Role.COLOCATED: {(HOST_TIER_CONNECTOR, HOST_TIER_MODULE)},
+}
+"""By class and module."""
+UNION_HAZARD = (
+    "vLLM's own pair of connectors lets one pull into a block that the other is still to copy"
+)
 
 
 class FeatureRefused(ValueError):
@@ -65,8 +80,6 @@ def _arguments(config: VllmConfig) -> Iterator[str]:
 
 
 def _connector(config: VllmConfig, role: Role) -> Iterator[str]:
-    """A decode instance computes no shadows: any connector will do there, except one of vLLM's
-    own that reads from a prefill instance without a look at its lease."""
     transfer = config.kv_transfer_config
     name = None if transfer is None else transfer.kv_connector
     if name in STOCK_CONNECTORS and transfer.kv_connector_module_path != CONNECTOR_MODULE:
@@ -76,12 +89,14 @@ def _connector(config: VllmConfig, role: Role) -> Iterator[str]:
             "its lease had ended"
         )
         return
-    known = HAND_OVER_CONNECTORS if role is Role.PREFILL else ()
-    if role is not Role.DECODE and name is not None and name not in known:
-        yield (
-            f"kv_connector must be {' or '.join(known) or 'left out'} on a {role.value} instance, "
-            f"got {name!r}: {HOST_TIER_HAZARD}"
-        )
+    if name is None or (name, transfer.kv_connector_module_path) in CONNECTORS[role]:
+        return
+    known = sorted(f"{connector} of {module}" for connector, module in CONNECTORS[role])
+    hazard = UNION_HAZARD if role is Role.DECODE else HOST_TIER_HAZARD
+    yield (
+        f"kv_connector on a {role.value} instance must be {' or '.join(known)}, or be left out, "
+        f"got {name!r}: {hazard}; host_tier in the configuration adds host memory"
+    )
 
 
 def _model(config: VllmConfig) -> Iterator[str]:

@@ -18,14 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from configs.load import ConfigError, load_config, load_profile
+from engine import kv_connectors
 from engine.compat import UnsupportedVllm, check_vllm_version
 from engine.cores import CoresInvalid, bind_thread, bound_cpus
-from engine.params import (
-    ADDITIONAL_CONFIG_KEY,
-    CONNECTOR_MODULE,
-    SECRET_VARIABLE,
-    EngineParams,
-)
+from engine.params import ADDITIONAL_CONFIG_KEY, SECRET_VARIABLE, EngineParams
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -41,8 +37,6 @@ SCHEDULERS = {
     Role.DECODE: "decode_node.scheduler.DecodeScheduler",
     Role.COLOCATED: "colocated.scheduler.ColocatedScheduler",
 }
-KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
-"""vLLM is about to remove `kv_both` for NIXL."""
 HASH_SEED = "0"
 """Block hashes must compare across processes."""
 
@@ -163,15 +157,9 @@ def _owned_flags(config: ClusterConfig, name: str) -> dict[str, Any]:
         "scheduler_cls": SCHEDULERS[instance.role],
         "additional_config": {ADDITIONAL_CONFIG_KEY: json.loads(params.to_json())},
     }
-    if instance.role is not Role.COLOCATED:
-        flags["kv_transfer_config"] = {
-            "kv_connector": "NixlConnector",
-            "kv_connector_module_path": CONNECTOR_MODULE,
-            "kv_role": KV_ROLES[instance.role],
-            "kv_buffer_device": profile.kv_buffer_device,
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"kv_lease_duration": model.kv_lease_s},
-        }
+    kv_transfer = kv_connectors.kv_transfer(config, name, profile.kv_buffer_device)
+    if kv_transfer is not None:
+        flags["kv_transfer_config"] = kv_transfer
     return flags
 
 

@@ -22,6 +22,7 @@ from policy.vocabulary import Controller, RequestClass, Role, Slo
 PARAMS_VERSION = 1
 ADDITIONAL_CONFIG_KEY = "shadowprefill"
 CONNECTOR_MODULE = "engine.nixl"
+HOST_TIER_KEY = "host_tier"
 SECRET_VARIABLE = "SHADOWPREFILL_ENGINE_SECRET"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -44,6 +45,33 @@ class StepTimeStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     s_per_token: Positive
     s_per_token_context: NotNegative
     s_per_context_token: NotNegative = 0.0
+
+
+class HostTierParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the host tier is told: the `host_tier` object of its connector's extra configuration."""
+
+    size_bytes: PositiveCount
+    """Of each GPU; of the whole instance on CPUs."""
+    bandwidth_bytes_per_s: Positive
+    idle_age_s: NotNegative
+
+    @classmethod
+    def from_extra_config(cls, extra_config: Mapping[str, object]) -> Self:
+        """Raises EngineParamsInvalid."""
+        try:
+            return msgspec.convert(extra_config.get(HOST_TIER_KEY), cls)
+        except msgspec.ValidationError as error:
+            raise EngineParamsInvalid(f"{HOST_TIER_KEY}: {error}") from error
+
+    def slots(self, block_bytes: int) -> int:
+        """KV blocks that it holds; raises EngineParamsInvalid."""
+        slots = self.size_bytes // block_bytes
+        if slots < 1:
+            raise EngineParamsInvalid(
+                f"{HOST_TIER_KEY}.size_gb must hold a KV block ({block_bytes} bytes), got "
+                f"{self.size_bytes} bytes"
+            )
+        return slots
 
 
 class EngineParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

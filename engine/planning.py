@@ -3,7 +3,7 @@
 Reads vLLM's queues, asks policy.slack, and keeps within the KV room; changes nothing of the step
 yet. A job that can get no room ends here, or others give way to it.
 
-Host: engine.scheduler."""
+Host: engine.restore."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class ShadowPlanner(ShadowBlocks):
         spare_slots -= self.num_waiting_for_streaming_input  # they keep theirs
         for job in self.shadow_queue.ordered():
             shadow = self.shadows[job.request_id]
-            if shadow.request.num_stale_output_tokens > 0:
-                continue  # a step that it was preempted out of is still in flight
+            if shadow.visible or shadow.request.num_stale_output_tokens > 0:
+                continue  # it is being loaded, or was preempted out of a step still in flight
             if (not shadow.started and spare_slots <= 0) or not adapters.take(shadow.request):
                 continue
             if not shadow.started:

@@ -61,6 +61,15 @@ class ShadowBlocks(SteppingScheduler):
         self._drop(max(started, key=lambda shadow: order.get(shadow.request.request_id, -1)))
         return True
 
+    def _inflight_prefill_reserved_blocks(self) -> int:
+        # vLLM admits no load from elsewhere into what unfinished prompts will need: a shadow's may
+        # be taken.
+        return sum(
+            self._request_remaining_blocks(request)
+            for request in self._inflight_prefills
+            if request.request_id not in self.shadows
+        )
+
     def _drop(self, shadow: ShadowRequest) -> None:
         """Its blocks go back to the pool, what it computed stays cached as long as that lasts."""
         request = shadow.request

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.exporter import Controls
 from engine.hand_offs import prompt_of, sees_whole_prompts
-from engine.planning import Chunk, ShadowPlanner
+from engine.restore import ShadowRestore
 from engine.shadow_requests import NEVER_S, ShadowRequest
 from kv_transport.seal import sealed
 
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from engine.marks import Marks
+    from engine.planning import Chunk
     from engine.timing import FinishedStep
 
 
-class ShadowScheduler(ShadowPlanner):
+class ShadowScheduler(ShadowRestore):
     """Computes shadow requests: on prefill and colocated instances."""
 
     def _prepare(self) -> None:
@@ -43,7 +44,7 @@ class ShadowScheduler(ShadowPlanner):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         now_s = self.clock()
-        plan = self._plan(now_s)
+        plan = self._load_first(self._plan(now_s), now_s)
         if plan.chunks:
             self._unhide(plan.chunks)
         output = super().schedule(throttle_prefills)
@@ -135,7 +136,7 @@ class ShadowScheduler(ShadowPlanner):
             self.waiting.remove_requests(hidden)
             self.deferred_waiting -= hidden
         for shadow in self._shown:
-            shadow.visible = False
+            shadow.visible = shadow.loading
             shadow.looked_up_s = NEVER_S
             if shadow.started:
                 self._holding[shadow.request.request_id] = shadow

@@ -55,6 +55,9 @@ class CappedRequest(Request):
     """Its grant while it is admitted: the end follows when the cached prefix is known, because
     requests before it in the same step may still evict some of that."""
     step_limit_tokens: int | None = None
+    may_load: bool = False
+    """Whether its admission may load what the host tier holds of it: of the whole of that, since
+    vLLM loads no part (engine.restore)."""
     before_turn: Callable[[], None] | None = None
     """Called when vLLM's loop over what runs comes to it: before each allocation that loop asks for
     this end, and for nobody else's."""
@@ -75,6 +78,7 @@ class CappedRequest(Request):
 
     def uncap(self) -> None:
         self.step_tokens = self.step_limit_tokens = self.before_turn = None
+        self.may_load = False
 
     def _capped(self, tokens: int) -> int:
         return tokens if self.step_limit_tokens is None else min(tokens, self.step_limit_tokens)
@@ -142,6 +146,11 @@ class ShadowRequest:
     """The blocks of that prefix."""
     looked_up_s: float = NEVER_S
     visible: bool = False
+    asked_tier: bool = False
+
+    @property
+    def loading(self) -> bool:
+        return self.request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
 
     @property
     def started(self) -> bool:

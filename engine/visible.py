@@ -21,6 +21,7 @@ from engine.control import (
 )
 from engine.exporter import Controls, Exporter, Reading
 from engine.intake import ShadowIntake, logger
+from engine.kv_union import host_tier_of
 from engine.observed import Observed
 from engine.params import EngineParamsInvalid
 from engine.shadow_requests import ShadowEnd
@@ -61,6 +62,7 @@ class VisibleScheduler(ShadowIntake):
 
     def _prepare(self) -> None:
         super()._prepare()
+        self.host_tier = host_tier_of(self.connector)
         batches = 2 if self.scheduler_config.async_scheduling else 1
         self.observed = Observed(self.block_size, batches)
 
@@ -112,6 +114,8 @@ class VisibleScheduler(ShadowIntake):
     def _params_changed(self) -> None:
         """`self.params` are new ones. What was granted stays granted, what was earned stays."""
         self.shadow_kv.change(self.params.kv_class_params())
+        if self.host_tier is not None:
+            self.host_tier.manager.tier.idle_age_s = self.params.idle_age_s
         if self.params.controller is Controller.OFF:
             for shadow in list(self.shadows.values()):
                 if not shadow.visible:  # a pull that was posted cannot be called back
@@ -146,6 +150,7 @@ class VisibleScheduler(ShadowIntake):
             truncations=kv.truncations,
             controls=self._controls(),
             link=self._link_reading(),
+            tier=None if self.host_tier is None else self.host_tier.reading(),
         )
 
     def _link_reading(self) -> LinkReading | None:

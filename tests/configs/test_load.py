@@ -115,6 +115,27 @@ def test_the_h100_profile_holds_the_caps_of_the_paper() -> None:
     assert (shadow.kv_cap_share, shadow.margin, shadow.resubmit_tokens) == (0.25, 0.1, 1024)
 
 
+@pytest.mark.parametrize(
+    ("given", "size_gb", "bandwidth_gb_per_s"),
+    [({}, 2, 4), ({"size_gb": 0.5}, 0.5, 4), ({"size_gb": 8, "bandwidth_gb_per_s": 50}, 8, 50)],
+)
+def test_a_host_tier_is_there_if_it_is_named(
+    tmp_path: Path, given: dict[str, Any], size_gb: float, bandwidth_gb_per_s: float
+) -> None:
+    assert load_config(write(tmp_path, pd_cluster())).host_tier is None
+    tier = load_config(write(tmp_path, changed("host_tier", given))).host_tier
+    assert tier is not None
+    assert (tier.size_gb, tier.bandwidth_gb_per_s) == (size_gb, bandwidth_gb_per_s)
+    by_override = load_config(write(tmp_path, pd_cluster()), ["host_tier.size_gb=3"]).host_tier
+    assert by_override is not None
+    assert by_override.size_gb == 3
+
+
+def test_the_h100_profile_holds_the_host_tier_of_the_paper() -> None:
+    tier = load_profile("h100").host_tier
+    assert (tier.size_gb, tier.bandwidth_gb_per_s) == (32, 25)
+
+
 def test_an_unknown_profile_name_is_refused_by_load_profile() -> None:
     with pytest.raises(KeyError, match=r"known are \['cpu', 'h100'\]"):
         load_profile("tpu")
@@ -344,6 +365,18 @@ MISTAKES = [
         {"kind": "http", "url": "x"},
         "router.url: must be http://host[:port] or https://host[:port], got 'x'",
     ),
+    ("host_tier", {"size_gb": 0}, "host_tier.size_gb: must be greater than 0, got 0"),
+    (
+        "host_tier",
+        {"size_gb": 5000},
+        "host_tier.size_gb: must be less than or equal to 4096, got 5000",
+    ),
+    (
+        "host_tier",
+        {"size": 5},
+        "host_tier.size: unknown key; known keys are ['bandwidth_gb_per_s', 'size_gb']",
+    ),
+    ("host_tier", [1], "host_tier: must be a mapping, got a list"),
     (
         "coordinator",
         {"engine_secret": 12345},

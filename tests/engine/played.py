@@ -104,11 +104,14 @@ class Played:
     arrived: list[Callable[[Played, Arrival], None]] = field(default_factory=list)
     before: list[Callable[[Played], None]] = field(default_factory=list)
     """Called before each step is built."""
+    runner: Any = None
+    """A KvRunner; unset: one that copies nothing anywhere."""
 
     def __post_init__(self) -> None:
         self.scheduler.clock = lambda: self.now_s
         self._chance = random.Random(self.seed)
-        self._runner = KvRunner(self.blocks, BLOCK, asynchronous=self.depth > 1)
+        if self.runner is None:
+            self.runner = KvRunner(self.blocks, BLOCK, asynchronous=self.depth > 1)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, float]] = deque()
         self._worker_free_s = self.now_s
 
@@ -132,7 +135,7 @@ class Played:
         preemptions = self._preemptions()
         waiting = self.waiting()
         output = self.scheduler.schedule()
-        result = self._runner.execute(output)
+        result = self.runner.execute(output)
         step = self._seen(output, waiting, preemptions)
         self.steps.append(step)
         self._worker_free_s = max(self._worker_free_s, self.now_s) + self._lasts(step.whole_s)
@@ -200,7 +203,7 @@ class Played:
         scheduled = dict(output.num_scheduled_tokens)
         base, whole = Load(), Load()
         for name, tokens in scheduled.items():
-            context_tokens = self._runner.start_of(name)
+            context_tokens = self.runner.start_of(name)
             whole.add(tokens, context_tokens)
             if not self.is_shadow(name):
                 base.add(tokens, context_tokens)
@@ -221,8 +224,7 @@ class Played:
                 self.arrivals[name].request_class is RequestClass.ROUTED for name in foreground
             ),
             decode_only=all(
-                self._runner.start_of(name) >= len(self.arrivals[name].prompt)
-                for name in foreground
+                self.runner.start_of(name) >= len(self.arrivals[name].prompt) for name in foreground
             ),
             base_s=base.duration_s(self.step_time),
             whole_s=whole.duration_s(self.step_time),

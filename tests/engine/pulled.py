@@ -170,7 +170,7 @@ class DecodePlayed(Played):
         self.scheduler.link.tell = self.log.append
         self._faults = random.Random(self.seed + 1)
         self.worker = PullingRunner(self, self.blocks, asynchronous=self.depth > 1)
-        self._runner = self.worker
+        self.runner = self.worker
         self._healthy_at = 0
         self.before.append(DecodePlayed._fault)
 

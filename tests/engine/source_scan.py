@@ -137,7 +137,8 @@ class Scan:
         base = self._their_base(source)
         for name, member in source.members.items() if base else ():
             assert base is not None
-            if self.tree.member(base, name) is not None:
+            # An interface has no way of its own to be built.
+            if any(name in holder.members for holder in self.tree.lineage(base)):
                 self._record(base, name, _override(member))
         self._all(node.decorator_list)
         inner = Scan(self.uses, self.module, owner, self.env)

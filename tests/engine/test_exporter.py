@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.counts import Behind, Buckets, EngineCounts
-from engine.exporter import Controls, EngineCollector, Exporter, Reading
+from engine.exporter import Controls, EngineCollector, Exporter, Reading, TierReading
 from engine.params import EngineParamsInvalid
 from policy.slack import SlackReason
 from tests.engine.params_of import params
@@ -40,6 +40,18 @@ def a_reading(**changes: Any) -> Reading:
         "evictions": {"normal": 1, "shadow": 4},
         "controls": Controls(
             credit_s=-0.01, base_factor=1.5, context_factor=1.0, read_factor=2.0, trusted_tokens=128
+        ),
+        "tier": TierReading(
+            slots=100,
+            block_bytes=4096,
+            entries={"normal": 60, "shadow": 10},
+            evictions={"normal": 1, "shadow": 9},
+            promotions=5,
+            stored_blocks=80,
+            loaded_blocks=20,
+            refused_blocks=3,
+            hits={"loaded": 2, "too_few_tokens": 1},
+            hurried_stores=4,
         ),
     }
     return Reading(**(fields | changes))
@@ -83,6 +95,15 @@ def labelled(**labels: str) -> frozenset[tuple[str, str]]:
         ("controller_info", {"controller": "harvest-slo"}, 1),
         ("parameter", {"name": "kv_cap_share"}, 0.25),
         ("trace_on", {}, 0),
+        ("host_tier_slots", {}, 100),
+        ("host_tier_entries", {"class": "shadow"}, 10),
+        ("host_tier_bytes_total", {"direction": "in"}, 80 * 4096),
+        ("host_tier_bytes_total", {"direction": "out"}, 20 * 4096),
+        ("host_tier_hits_total", {"outcome": "too_few_tokens"}, 1),
+        ("host_tier_evictions_total", {"class": "shadow"}, 9),
+        ("host_tier_promotions_total", {}, 5),
+        ("host_tier_refused_blocks_total", {}, 3),
+        ("host_tier_hurried_stores_total", {}, 4),
     ],
 )
 def test_a_scrape_shows_what_the_engine_knows(
@@ -113,7 +134,8 @@ def test_steps_and_waits_are_told_apart_by_the_shadow_tokens_beside_them() -> No
 
 
 def test_an_instance_that_grants_nothing_shows_neither_iterations_nor_a_controllers_state() -> None:
-    names = {name for name, _ in scrape(lambda: a_reading(controls=None))}
+    names = {name for name, _ in scrape(lambda: a_reading(controls=None, tier=None))}
+    assert not any(name.startswith("host_tier") for name in names)
     assert not names & {"credit_seconds", "step_time_factor", "iterations_total", "grants_total"}
     assert {"pulls_total", "pull_timeouts_total", "jobs_ended_total"} <= names
 

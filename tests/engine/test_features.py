@@ -111,32 +111,50 @@ def test_a_drafter_with_state_of_its_own_is_refused(
     assert f"spec_method must be ngram, got '{method}'" in refusal_of(config)
 
 
+OURS = {
+    "NixlConnector": "engine.nixl",
+    "MultiConnector": "engine.kv_union",
+    "HostTierConnector": "engine.host_tier",
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "connectors"),
+    [
+        (Role.COLOCATED, ["HostTierConnector"]),
+        (Role.PREFILL, ["NixlConnector", "MultiConnector"]),
+        (Role.DECODE, ["NixlConnector", "MultiConnector"]),
+    ],
+)
+def test_an_instance_takes_the_connectors_that_the_configuration_gives_it_and_no_other(
+    config: VllmConfig, monkeypatch: pytest.MonkeyPatch, role: Role, connectors: list[str]
+) -> None:
+    for connector, module in OURS.items():
+        transfer = KVTransferConfig(
+            kv_connector=connector, kv_role="kv_both", kv_connector_module_path=module
+        )
+        monkeypatch.setattr(config, "kv_transfer_config", transfer)
+        if connector in connectors:
+            check_features(config, kv_cache(config, FULL), role)
+        else:
+            assert f"kv_connector on a {role} instance must be" in refusal_of(config, role=role)
+
+
 @pytest.mark.parametrize(
     ("role", "connector", "text"),
     [
-        (Role.COLOCATED, "OffloadingConnector", "must be left out on a colocated instance"),
-        (Role.COLOCATED, "NixlConnector", "must be left out on a colocated instance"),
-        (Role.PREFILL, "MultiConnector", "must be NixlConnector on a prefill"),
-        (Role.PREFILL, "NixlConnector", None),
-        (Role.DECODE, "NixlConnector", None),
-        (Role.DECODE, "MultiConnector", None),  # no shadow is computed there, none is capped
+        (Role.COLOCATED, "OffloadingConnector", "ends vLLM's scheduler with a failed assertion"),
+        (Role.PREFILL, "MultiConnector", "ends vLLM's scheduler with a failed assertion"),
+        (Role.DECODE, "MultiConnector", "into a block that the other is still to copy"),
+        (Role.DECODE, "OffloadingConnector", "host_tier in the configuration adds host memory"),
     ],
 )
-def test_kv_from_elsewhere_is_refused_where_shadows_are_computed(
-    config: VllmConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    role: Role,
-    connector: str,
-    text: str | None,
+def test_kv_from_elsewhere_by_vllms_own_connectors_is_refused(
+    config: VllmConfig, monkeypatch: pytest.MonkeyPatch, role: Role, connector: str, text: str
 ) -> None:
-    transfer = KVTransferConfig(
-        kv_connector=connector, kv_role="kv_both", kv_connector_module_path="engine.nixl"
-    )
+    transfer = KVTransferConfig(kv_connector=connector, kv_role="kv_both")
     monkeypatch.setattr(config, "kv_transfer_config", transfer)
-    if text is None:
-        check_features(config, kv_cache(config, FULL), role)
-    else:
-        assert text in refusal_of(config, role=role)
+    assert text in refusal_of(config, role=role)
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])

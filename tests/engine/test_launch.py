@@ -14,7 +14,7 @@ import yaml
 
 from configs.load import load_config
 from engine.launch import EngineCommand, LaunchError, engine_command, import_environment, run_node
-from engine.params import SECRET_VARIABLE, EngineParams
+from engine.params import SECRET_VARIABLE, EngineParams, HostTierParams
 from policy.vocabulary import Role
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +105,32 @@ def test_a_colocated_instance_has_no_connector(tmp_path: Path) -> None:
     assert "kv-transfer-config" not in flags_of(command)
     assert not any(name.startswith("VLLM_NIXL") for name in command.env)
     assert flags_of(command)["scheduler-cls"] == "colocated.scheduler.ColocatedScheduler"
+
+
+def test_a_host_tier_comes_with_the_profiles_size_and_bandwidth(tmp_path: Path) -> None:
+    document = a_document() | {"host_tier": {"bandwidth_gb_per_s": 8}}
+    document["models"]["n"] = document["models"]["m"]
+    document["instances"]["c"] = {"model": "n", "role": "colocated", "port": 9003}
+    document["shadow"] = {"idle_age_s": 7.0}
+    alone = json.loads(flags_of(command_of(tmp_path, document, "c"))["kv-transfer-config"])
+    assert alone["kv_connector"] == "HostTierConnector"
+    assert alone["kv_connector_module_path"] == "engine.host_tier"
+    extra = alone["kv_connector_extra_config"]
+    assert HostTierParams.from_extra_config(extra) == HostTierParams(
+        size_bytes=2_000_000_000, bandwidth_bytes_per_s=8e9, idle_age_s=7.0
+    )
+    for name in ("p", "d"):
+        both = json.loads(flags_of(command_of(tmp_path, document, name))["kv-transfer-config"])
+        assert (both["kv_connector"], both["kv_connector_module_path"]) == (
+            "MultiConnector",
+            "engine.kv_union",
+        )
+        assert both["kv_load_failure_policy"] == "recompute"
+        tier, nixl = both["kv_connector_extra_config"]["connectors"]
+        assert tier == alone
+        without = document | {"host_tier": None}
+        flags = flags_of(command_of(tmp_path, without, name))
+        assert nixl == json.loads(flags["kv-transfer-config"])
 
 
 def test_profile_gives_way_to_model_and_model_to_instance(tmp_path: Path) -> None:

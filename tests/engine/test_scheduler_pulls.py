@@ -16,7 +16,7 @@ from vllm.v1.request import RequestStatus
 from bench.trace_pulls import replay
 from bench.trace_read import read_trace
 from decode_node.scheduler import DecodeScheduler
-from engine.launch import KV_ROLES
+from engine.kv_connectors import KV_ROLES
 from engine.params import CONNECTOR_MODULE
 from engine.push_ask import ASK_KEY, PushAnswer, PushAsk, ask_xargs, read_answer
 from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS
