@@ -132,10 +132,9 @@ class PullScheduler(TransferScheduler):
             return ShadowEnd.TRUNCATED_BY_CAP
         return refusal
 
-    @property
     def _shadow_limit_s(self) -> float:
         # Held longer, a hand-off would only be found too old when its pull ends.
-        return min(super()._shadow_limit_s, self.hand_offs.useful_s)
+        return min(super()._shadow_limit_s(), self.hand_offs.useful_s)
 
     # The gate
 

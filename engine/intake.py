@@ -166,15 +166,15 @@ class ShadowIntake(Scheduler):
 
     # Ends
 
-    @property
     def _shadow_limit_s(self) -> float:
         """A hidden shadow that is older is given up."""
         return self.params.shadow_timeout_s
 
     def _expire(self, now_s: float) -> None:
+        limit_s = self._shadow_limit_s()
         late: list[ShadowRequest] = []
         for shadow in self.shadows.values():  # in the order in which they arrived
-            if now_s - shadow.arrival_s <= self._shadow_limit_s:
+            if now_s - shadow.arrival_s <= limit_s:
                 break
             if not shadow.visible:
                 late.append(shadow)
