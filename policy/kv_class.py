@@ -3,13 +3,13 @@
 Three kinds of free block: without an entry (`uncached`), with one of the shadow class, with one of
 the normal class. Decisions are made on counts, so that none costs more for a larger pool.
 
-Pure. Hosts: engine.kv_blocks, engine.kv_room."""
+Pure. Hosts: engine.kv_blocks, engine.kv_room, bench.sim, which compiles `victims_for_...`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from policy.vocabulary import KvClass, RequestClass
 
@@ -37,6 +37,14 @@ class Shortage(StrEnum):
     """It fits once the cached entries are old enough: it waits."""
     HELD = "held"
     """Others use what it needs: shadows must give way, or it waits for normal traffic."""
+
+
+class KvLimits(Protocol):
+    @property
+    def kv_cap_share(self) -> float: ...
+
+    @property
+    def idle_age_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +162,7 @@ class Start(NamedTuple):
     """That must be free once the job holds its prefix."""
 
 
-def is_idle(idle_s: float, params: KvClassParams) -> bool:
+def is_idle(idle_s: float, params: KvLimits) -> bool:
     return idle_s > params.idle_age_s
 
 
@@ -192,7 +200,7 @@ def victims_for_foreground(blocks: int, pool: KvPool) -> Victims:
     return Victims(uncached, shadow, normal)
 
 
-def victims_for_shadow(blocks: int, pool: KvPool, params: KvClassParams) -> Victims:
+def victims_for_shadow(blocks: int, pool: KvPool, params: KvLimits) -> Victims:
     """What shadow work takes; fewer than asked for beyond its room."""
     growth = max(0, cap_blocks(pool.total_blocks, params.kv_cap_share) - pool.shadow_blocks)
     uncached = min(blocks, pool.uncached_blocks, growth)

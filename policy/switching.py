@@ -60,6 +60,11 @@ class SwitchCounts:
     all_kinds: dict[str, dict[str, int]]
 
 
+def smoothed_share(count: float, total: float, prior_share: float, smoothing_calls: float) -> float:
+    """Of one model, whose successors were counted `total` times in all."""
+    return (count + smoothing_calls * prior_share) / (total + smoothing_calls)
+
+
 class SwitchPrior:
     """Next-model counts of past calls."""
 
@@ -111,9 +116,9 @@ class SwitchPrior:
 
     def _smoothed(self, counts: Counter[str], prior: Mapping[str, float]) -> dict[str, float]:
         # Models that are not offered any more keep their counts but take no share.
-        total = sum(counts[model] for model in prior) + self.smoothing_calls
+        total = sum(counts[model] for model in prior)
         return {
-            model: (counts[model] + self.smoothing_calls * share) / total
+            model: smoothed_share(counts[model], total, share, self.smoothing_calls)
             for model, share in prior.items()
         }
 

@@ -112,18 +112,3 @@ class Approach:
 
 
 NO_SHADOW = Approach()
-
-
-def refuse_unbuilt(approach: Approach) -> None:
-    """Nothing is simulated as if it were off."""
-    unbuilt = {
-        "controller": approach.controller is not Controller.OFF,
-        "oracle": approach.oracle,
-        "dedicated": approach.dedicated is not None,
-        "host_tier": approach.host_tier is not None,
-    }
-    for name, is_asked in unbuilt.items():
-        if is_asked:
-            raise NotImplementedError(
-                f"approach.{name} {getattr(approach, name)} is not simulated yet"
-            )

@@ -1,31 +1,38 @@
-"""Makes the rows of a `World` from a cluster and a workload, and refuses what could never run."""
+"""Makes the records of a `World` from a cluster, a workload and an approach, and refuses what could
+never run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.sim.hardware import MICROSECOND_S
-from bench.sim.world import (
-    COLOCATED,
-    DECODE,
+import numpy as np
+
+from bench.sim.approach import Credit, Dedicated
+from bench.sim.build_models import instances_and_models
+from bench.sim.rows import (
+    KV_LISTS,
     LISTS,
+    MAX_SHADOW_CHUNKS,
     NONE,
-    PREFILL,
     ClusterRow,
     EntryRow,
-    InstanceRow,
+    JobRow,
+    KvListRow,
+    LinkRow,
     ListRow,
-    ModelRow,
     RequestRow,
     SessionRow,
     StickyRow,
-    World,
 )
+from bench.sim.shadow_budget import CONTROLLERS
+from bench.sim.slos import ttft_slos_s
+from bench.sim.world import World, blank, records_of
+from policy.slack import Accrual
 
 if TYPE_CHECKING:
+    from bench.sim.approach import Approach
     from bench.sim.cluster import Cluster, ModelPool
-    from bench.sim.latency import LatencyModel
     from bench.workloads.routers import Route
     from bench.workloads.sessions import RoutedSession
     from bench.workloads.trace import Trace
@@ -48,162 +55,155 @@ class Workload:
     sessions: tuple[RoutedWork, ...] = ()
 
 
-def build_world(cluster: Cluster, workload: Workload) -> World:
-    instances, models = _instances_and_models(cluster)
+def build_world(cluster: Cluster, workload: Workload, approach: Approach) -> World:
+    if approach.segment_tokens < cluster.block_tokens:
+        raise ValueError(
+            f"approach.segment_tokens must be >= block_tokens ({cluster.block_tokens}), "
+            f"got {approach.segment_tokens}"
+        )
+    instances, models = instances_and_models(cluster, approach)
     normal = _normal_requests(cluster, workload)
-    calls, sessions = _session_calls(cluster, workload, len(normal))
-    requests = normal + calls
-    if not requests:
+    sessions, calls = _sessions_and_calls(cluster, workload, len(normal))
+    requests = np.concatenate([normal, calls])
+    if len(requests) == 0:
         raise ValueError("a workload has at least one request")
-    entries = len(sessions) * len(instances) + 2 * len(requests)
-    row = ClusterRow(
-        max_batch_tokens=cluster.max_batch_tokens,
-        max_sequences=cluster.max_sequences,
-        block_tokens=cluster.block_tokens,
-        models=len(models),
-        instances=len(instances),
-        requests=len(requests),
-        sessions=len(sessions),
-        normal_requests=len(normal),
-        move_margin_share=cluster.move_margin_share,
-    )
+    count = len(workload.sessions)
+    kinds = sorted({work.session.kind for work in workload.sessions})
+    sessions["kind"][:count] = [kinds.index(work.session.kind) for work in workload.sessions]
+    entries = count * len(instances) + 2 * len(requests)
+    row = _cluster_row(cluster, approach)
+    row.models, row.instances = len(models), len(instances)
+    row.requests, row.normal_requests = len(requests), len(normal)
+    row.sessions, row.kinds, row.entries = count, len(kinds), entries
     tables = [pool.latency.linear_table_s(cluster.max_batch_tokens) for pool in cluster.pools]
     heads = [
         [pool.latency.head_s(n) for n in range(cluster.max_sequences + 1)] for pool in cluster.pools
     ]
     return World(
-        cluster=[row],
-        models=models,
-        instances=instances,
-        lists=[ListRow() for _ in range(LISTS * len(instances))],
+        cluster=records_of([row]),
+        models=records_of(models),
+        instances=records_of(instances),
+        lists=blank(ListRow, LISTS * len(instances)),
+        kv_lists=blank(KvListRow, KV_LISTS * len(instances)),
         requests=requests,
-        # Compiled code cannot take the type of a row from an empty list.
-        sessions=sessions or [SessionRow()],
-        sticky=[StickyRow() for _ in range(max(1, len(sessions) * len(models)))],
-        entries=[EntryRow() for _ in range(entries)],
-        slots=[NONE] * (len(instances) * cluster.max_sequences),
-        heap=[NONE] * max(1, len(sessions)),
-        linear_s=[float(value) for table in tables for value in table],
-        head_s=[value for head in heads for value in head],
+        sessions=sessions,
+        sticky=blank(StickyRow, count * len(models)),
+        jobs=_jobs(count, len(models)),
+        entries=blank(EntryRow, entries),
+        links=blank(LinkRow, KV_LISTS * entries),
+        slots=np.full(len(instances) * cluster.max_sequences, NONE),
+        chunks=np.full(len(instances) * MAX_SHADOW_CHUNKS, NONE),
+        heap=np.full(max(1, count), NONE),
+        linear_s=np.concatenate(tables),
+        head_s=np.array(heads).ravel(),
+        next_counts=np.zeros((len(kinds) + 1) * len(models) ** 2),
+        told=_told(cluster, workload, len(calls)),
     )
 
 
-def model_row(cluster: Cluster, latency: LatencyModel) -> ModelRow:
-    """The latency form, spread out into what `iteration` multiplies."""
-    arch, decode = latency.architecture, latency.decode
-    shards = latency.tensor_parallel
-    hardware, share = latency.hardware, latency.hardware.modes[latency.mode].compute_share
-    prefill = hardware.operator(f"prefill_attn_hd{arch.head_dim}")
-    row = ModelRow(
-        host_fixed_s=latency.host_fixed_s,
-        host_s_per_sequence=latency.host_s_per_sequence,
-        decode_fixed_s=decode.fixed_s,
-        decode_s_per_sequence=decode.s_per_sequence,
-        decode_s_per_context_token=decode.s_per_context_token,
-        decode_s_per_window_token=decode.s_per_window_token,
-        window_tokens=decode.window_tokens,
-        full_layers=float(arch.attention_layers - arch.sliding_window_layers),
-        window_layers=float(arch.sliding_window_layers),
-        heads=arch.heads / shards,
-        kv_heads=max(1.0, arch.kv_heads / shards),
-        head_dim=float(arch.head_dim),
-        prefill_t0_s=prefill.t0_s,
-        prefill_flops_per_s=share * prefill.flops_tera_per_s * 1e12,
-        prefill_bytes_per_s=prefill.bytes_per_s,
-        longest_block_ratio=prefill.longest_block_ratio,
-        kv_bytes_per_s=hardware.operator(f"decode_attn_hd{arch.head_dim}").bytes_per_s,
-        prefill_s_per_token=cluster.prefill_s_per_token(latency),
-        transfer_s_per_token=latency.kv_transfer_s(1, cluster.link_bytes_per_s_per_gpu),
+def _cluster_row(cluster: Cluster, approach: Approach) -> ClusterRow:
+    return ClusterRow(
+        max_batch_tokens=cluster.max_batch_tokens,
+        max_sequences=cluster.max_sequences,
+        block_tokens=cluster.block_tokens,
+        move_margin_share=cluster.move_margin_share,
+        has_shadows=approach.has_shadows,
+        has_oracle=approach.oracle,
+        has_host_tier=approach.host_tier is not None,
+        kv_moves=approach.dedicated is Dedicated.KV_MOVES,
+        controller=CONTROLLERS.index(approach.controller),
+        credit_is_total=approach.credit is Credit.TOTAL,
+        accrues_always=approach.accrual is Accrual.ANY,
+        beta=approach.beta,
+        delta=approach.delta,
+        margin=approach.margin,
+        iteration_cap_s=approach.iteration_cap_s,
+        kv_cap_share=approach.kv_cap_share,
+        idle_age_s=approach.idle_age_s,
+        n_min_tokens=approach.n_min_tokens,
+        top_k=approach.top_k,
+        min_probability=approach.min_probability,
+        segment_tokens=approach.segment_tokens,
+        resubmit_tokens=approach.resubmit_tokens,
     )
-    if arch.linear_attention is not None:
-        recurrent = hardware.operator("gdn_context")
-        layers, heads = arch.linear_attention_layers, arch.linear_attention.v_heads / shards
-        row.recurrent_fixed_s = layers * recurrent.t0_s
-        per_token_us = recurrent.us_per_value_head * heads + recurrent.us_per_token
-        row.recurrent_s_per_token = layers * per_token_us * MICROSECOND_S
-    return row
 
 
-def _instances_and_models(cluster: Cluster) -> tuple[list[InstanceRow], list[ModelRow]]:
-    instances: list[InstanceRow] = []
-    models: list[ModelRow] = []
-    for number, pool in enumerate(cluster.pools):
-        row = model_row(cluster, pool.latency)
-        row.gpus = pool.latency.tensor_parallel
-        row.first_prefill = len(instances)
-        row.prefill_count = pool.colocated + pool.prefill
-        row.first_decode = row.first_prefill + pool.prefill
-        row.decode_count = pool.decode
-        models.append(row)
-        roles = [COLOCATED] * pool.colocated + [PREFILL] * pool.prefill + [DECODE] * pool.decode
-        tokens = pool.latency.kv_pool_tokens
-        instances += [
-            InstanceRow(model=number, role=role, pool_tokens=tokens, free_tokens=tokens)
-            for role in roles
-        ]
-    return instances, models
+def _jobs(sessions: int, models: int) -> Any:
+    jobs = blank(JobRow, sessions * models)
+    if sessions:
+        jobs["session"] = np.repeat(np.arange(sessions), models)
+        jobs["model"] = np.tile(np.arange(models), sessions)
+    return jobs
 
 
-def _normal_requests(cluster: Cluster, workload: Workload) -> list[RequestRow]:
+def _normal_requests(cluster: Cluster, workload: Workload) -> Any:
     if len(workload.normal) not in (0, len(cluster.pools)):
         raise ValueError(
             f"normal traffic is given for each of the {len(cluster.pools)} pools or for none, "
             f"got {len(workload.normal)}"
         )
-    requests: list[RequestRow] = []
+    parts = [blank(RequestRow, 1)[:0]]
     for model, trace in enumerate(workload.normal):
         if trace is None:
             continue
         longest = int((trace.input_tokens + trace.output_tokens).max())
         _check_fits(cluster.pools[model], longest, trace.name)
-        columns = zip(
-            trace.arrival_s.tolist(),
-            trace.input_tokens.tolist(),
-            trace.output_tokens.tolist(),
-            strict=True,
-        )
-        requests += [
-            RequestRow(model=model, prompt_tokens=p, output_tokens=o, arrival_s=at)
-            for at, p, o in columns
-        ]
+        part = blank(RequestRow, len(trace))
+        part["model"] = model
+        part["prompt_tokens"] = trace.input_tokens
+        part["output_tokens"] = trace.output_tokens
+        part["arrival_s"] = trace.arrival_s
+        part["ttft_slo_s"] = ttft_slos_s(cluster.pools[model].latency, trace.input_tokens)
+        parts.append(part)
+    requests = np.concatenate(parts)
     # Stable: at the same time the lower pool goes first.
-    return sorted(requests, key=lambda request: request.arrival_s)
+    return requests[np.argsort(requests["arrival_s"], kind="stable")]
 
 
-def _session_calls(
-    cluster: Cluster, workload: Workload, first: int
-) -> tuple[list[RequestRow], list[SessionRow]]:
-    calls: list[RequestRow] = []
-    sessions: list[SessionRow] = []
+def _sessions_and_calls(cluster: Cluster, workload: Workload, first: int) -> tuple[Any, Any]:
+    sessions = blank(SessionRow, len(workload.sessions))
+    rows: list[tuple[int, int, int, int, int, float, int]] = []
     for number, (session, route, _) in enumerate(workload.sessions):
         if len(route) != len(session.calls):
             raise ValueError(
                 f"session {session.session_id} has {len(session.calls)} calls, "
                 f"its route {len(route)}"
             )
-        sessions.append(
-            SessionRow(
-                first_request=first + len(calls),
-                calls=len(route),
-                next_call_s=session.arrival_s,
-            )
-        )
+        row = sessions[number]
+        row["first_request"], row["calls"] = first + len(rows), len(route)
+        row["next_call_s"] = session.arrival_s
+        before = NONE
         for call, model in zip(session.calls, route, strict=True):
             if not 0 <= model < len(cluster.pools):
                 raise ValueError(f"session {session.session_id} is routed to no pool: {model}")
             tokens = call.prompt_tokens + call.output_tokens
             _check_fits(cluster.pools[model], tokens, session.session_id)
-            calls.append(
-                RequestRow(
-                    model=model,
-                    session=number,
-                    prompt_tokens=call.prompt_tokens,
-                    output_tokens=call.output_tokens,
-                    kept_tokens=call.kept_tokens,
-                    gap_s=call.gap_s,
+            is_switch = before not in (NONE, model)
+            lengths = (call.prompt_tokens, call.output_tokens, call.kept_tokens)
+            rows.append((model, number, *lengths, call.gap_s, is_switch))
+            before = model
+    calls = blank(RequestRow, len(rows))[: len(rows)]
+    names = ("model", "session", "prompt_tokens", "output_tokens", "kept_tokens", "gap_s")
+    for name, column in zip((*names, "is_switch"), zip(*rows, strict=True), strict=False):
+        calls[name] = column
+    return sessions, calls
+
+
+def _told(cluster: Cluster, workload: Workload, calls: int) -> np.ndarray:
+    models = len(cluster.pools)
+    told = np.full((max(1, calls), models), float(NONE))
+    start = 0
+    for session, route, probabilities in workload.sessions:
+        if probabilities:
+            part = np.array(probabilities, dtype=float)
+            if part.shape != (len(route), models) or (part < 0).any() or (part > 1).any():
+                raise ValueError(
+                    f"session {session.session_id}: told has {models} shares of 0 to 1 for each of "
+                    f"its {len(route)} calls, got {probabilities}"
                 )
-            )
-    return calls, sessions
+            told[start : start + len(route)] = part
+        start += len(route)
+    return told.ravel()
 
 
 def _check_fits(pool: ModelPool, tokens: int, whose: str) -> None:

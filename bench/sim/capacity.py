@@ -11,6 +11,7 @@ import numpy as np
 from bench.sim.build import Workload
 from bench.sim.compiled import HAS_NUMBA
 from bench.sim.simulation import Simulation
+from bench.sim.slos import ttft_slos_s
 from bench.workloads.traffic import drawn_traffic
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 ATTAINMENT = 0.9
 WARMUP_S = 120.0
 """What the paper leaves out at the start of a run."""
-TTFT_GRID_TOKENS = 64
-"""The SLO of a prompt is looked up on this grid: its prefill time is a sum over chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +34,7 @@ class Capacity:
 
 def meets_slos(outcome: Outcome, latency: LatencyModel) -> np.ndarray:
     """Per request. One with a single token has no TPOT to miss."""
-    grid = -(-outcome.prompt_tokens // TTFT_GRID_TOKENS) * TTFT_GRID_TOKENS
-    limits_s = {int(tokens): latency.ttft_slo_s(int(tokens)) for tokens in np.unique(grid)}
-    ttft_slo_s = np.array([limits_s[int(tokens)] for tokens in grid])
+    ttft_slo_s = ttft_slos_s(latency, outcome.prompt_tokens)
     return (outcome.ttft_s <= ttft_slo_s) & (outcome.tpot_s <= latency.tpot_slo_s())
 
 

@@ -2,114 +2,178 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from bench.sim.world import CHUNKED, DECODE, LISTS, NEVER_S, NONE, TRANSFERRING, WAITING
+import numpy as np
+
+from bench.sim.rows import (
+    CHUNKED,
+    DECODE,
+    HOST_KV,
+    KV_LISTS,
+    LISTS,
+    MAX_SHADOW_CHUNKS,
+    NEVER_S,
+    NONE,
+    NORMAL_KV,
+    SHADOW_KV,
+    TRANSFERRING,
+    WAITING,
+)
+from bench.sim.world import as_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bench.sim.simulation import Simulation
-    from bench.sim.world import EntryRow, RequestRow, World
 
 ROUNDING_S = 1e-9
 
 
 def check(simulation: Simulation) -> None:
-    """Of the rows as they are after `run`."""
-    world = simulation.world
-    for instance in range(world.cluster[0].instances):
+    """Of the state as it is after `run`."""
+    world: Any = as_records(simulation.world)
+    for instance in range(len(world.instances)):
         _check_pool(world, instance)
         _check_pending(world, instance)
-    for request in world.requests:
-        _check_times(request)
-        _check_duration(world, request)
+        _check_shadows(world, instance)
+    _check_times(world)
+    _check_durations(world)
     _check_totals(world)
 
 
-def _check_pool(world: World, instance: int) -> None:
+def _check_pool(world: Any, instance: int) -> None:
     row = world.instances[instance]
-    parts = (row.free_tokens, row.cached_tokens, row.used_tokens)
+    names = ("free_tokens", "cached_tokens", "shadow_tokens", "used_tokens")
+    parts = [int(row[name]) for name in names]
     assert min(parts) >= 0, (instance, parts)
-    assert sum(parts) == row.pool_tokens, (instance, parts)
-    linked = list(_lru(world, instance))
-    assert all(entry.tokens > 0 and entry.instance == instance for entry in linked), instance
-    assert sum(entry.tokens for entry in linked) == row.cached_tokens, instance
-    assert row.computed_tokens >= 0
+    assert sum(parts) == row["pool_tokens"], (instance, parts)
+    columns = {NORMAL_KV: "tokens", SHADOW_KV: "shadow_tokens", HOST_KV: "host_tokens"}
+    sums = {NORMAL_KV: parts[1], SHADOW_KV: parts[2], HOST_KV: row["host_used_tokens"]}
+    for kind, column in columns.items():
+        linked = world.entries[_linked(world, instance, kind)]
+        assert (linked[column] > 0).all(), (instance, column)
+        assert (linked["instance"] == instance).all(), (instance, column)
+        assert linked[column].sum() == sums[kind], (instance, column)
 
 
-def _lru(world: World, instance: int) -> Iterator[EntryRow]:
-    number, before = world.instances[instance].lru_first, NONE
+def _linked(world: Any, instance: int, kind: int) -> list[int]:
+    """The numbers of a KV list's entries; those that were used earlier come first."""
+    row = world.kv_lists[instance * KV_LISTS + kind]
+    first = kind * len(world.entries)
+    number, before, used_s, found = int(row["first"]), NONE, 0.0, []
     while number != NONE:
-        entry = world.entries[number]
-        assert entry.before == before
-        assert entry.linked
-        yield entry
-        number, before = entry.after, number
-    assert world.instances[instance].lru_last == before
+        link = world.links[first + number]
+        assert link["before"] == before
+        assert link["is_linked"]
+        assert link["used_s"] >= used_s
+        found.append(number)
+        number, before, used_s = int(link["after"]), number, link["used_s"]
+    assert row["last"] == before
+    return found
 
 
-def _check_pending(world: World, instance: int) -> None:
+def _check_pending(world: Any, instance: int) -> None:
     """Counters against the lists that they summarise."""
-    row, base = world.instances[instance], instance * world.cluster[0].max_sequences
-    decodes = [world.requests[n] for n in world.slots[base : base + row.decode_requests]]
-    context = sum(
-        r.prompt_tokens + r.output_tokens - (r.finish_iteration - row.iterations_ended)
-        for r in decodes
-    )
+    row, base = world.instances[instance], instance * world.cluster[0]["max_sequences"]
+    decodes = world.requests[world.slots[base : base + row["decode_requests"]]]
+    missing = decodes["finish_iteration"] - row["iterations_ended"]
+    context = (decodes["prompt_tokens"] + decodes["output_tokens"] - missing).sum()
     # One that a transfer brought into a running iteration is not in it.
-    late = row.iterations_started - row.iterations_ended
-    joined = row.decode_requests - row.iteration_decodes if late else 0
-    assert row.context_tokens == context + max(0, joined), instance
-    assert row.next_finish == min((r.finish_iteration for r in decodes), default=NONE)
-    assert len(list(_listed(world, instance, TRANSFERRING))) == row.transferring_requests
-    pending = sum(r.uncached_tokens for r in _listed(world, instance, WAITING))
-    pending += sum(r.prompt_tokens - r.computed_tokens for r in _listed(world, instance, CHUNKED))
-    if row.role != DECODE:
-        assert row.pending_prefill_tokens == pending, instance
+    late = row["iterations_started"] - row["iterations_ended"]
+    joined = row["decode_requests"] - row["iteration_decodes"] if late else 0
+    assert row["context_tokens"] == context + max(0, joined), instance
+    assert row["next_finish"] == min(decodes["finish_iteration"], default=NONE)
+    assert row["least_due_s"] == min(decodes["due_s"], default=NEVER_S)
+    assert row["routed_decodes"] == (decodes["session"] != NONE).sum()
+    under_way = _listed(world, instance, TRANSFERRING)
+    assert len(under_way) == row["transferring_requests"]
+    if row["role"] == DECODE:
+        return
+    waiting = _listed(world, instance, WAITING)
+    started = np.concatenate([_listed(world, instance, CHUNKED), under_way])
+    pending = waiting["uncached_tokens"].sum()
+    pending += (started["prompt_tokens"] - started["computed_tokens"]).sum()
+    assert row["pending_prefill_tokens"] == pending, instance
 
 
-def _listed(world: World, instance: int, kind: int) -> Iterator[RequestRow]:
-    number = world.lists[instance * LISTS + kind].first
+def _listed(world: Any, instance: int, kind: int) -> Any:
+    number, found = int(world.lists[instance * LISTS + kind]["first"]), []
     while number != NONE:
-        yield world.requests[number]
-        number = world.requests[number].next_in_list
+        found.append(number)
+        number = int(world.requests[number]["next_in_list"])
+    return world.requests[found]
 
 
-def _check_times(request: RequestRow) -> None:
-    times = [request.arrival_s, request.admitted_s, request.first_token_s]
-    if request.decode_instance != NONE:
-        times += [request.decode_admitted_s, request.transfer_end_s]
-    times.append(request.finished_s)
-    assert times == sorted(times), request
-    assert times[0] >= 0, request
+def _check_shadows(world: Any, instance: int) -> None:
+    """What shadow work writes is what its jobs say, and its class keeps under its cap."""
+    row = world.instances[instance]
+    first = instance * MAX_SHADOW_CHUNKS
+    writing = world.jobs[world.chunks[first : first + row["shadow_chunks"]]]["chunk_tokens"].sum()
+    writing += world.jobs["restored_tokens"][world.jobs["queued_on"] == instance].sum()
+    writing += row["push_tokens"] if row["push_job"] != NONE else 0
+    assert row["shadow_used_tokens"] == writing, instance
+    assert (world.jobs["queued_on"] == instance).sum() == row["queued_jobs"], instance
+    assert 0 <= row["shadow_hit_tokens"] <= row["shadow_computed_tokens"], instance
+    model = world.models[row["model"]]
+    if model["dedicated_instance"] != instance:
+        cap = int(row["pool_tokens"] * world.cluster[0]["kv_cap_share"])
+        assert row["shadow_tokens"] + row["shadow_used_tokens"] <= cap, instance
+    if world.cluster[0]["has_host_tier"]:
+        assert row["host_used_tokens"] <= model["host_pool_tokens"], instance
 
 
-def _check_duration(world: World, request: RequestRow) -> None:
+def _check_times(world: Any) -> None:
+    requests = world.requests
+    moved = requests["decode_instance"] != NONE
+    order = ["arrival_s", "admitted_s", "ready_s", "first_token_s", "finished_s"]
+    _check_order(requests, order)
+    _check_order(requests[moved], ["first_token_s", "decode_admitted_s", "transfer_end_s"])
+    _check_order(requests[moved], ["transfer_end_s", "finished_s"])
+    assert (requests["arrival_s"] >= 0).all()
+
+
+def _check_order(requests: Any, names: list[str]) -> None:
+    for earlier, later in itertools.pairwise(names):
+        wrong = requests[requests[earlier] > requests[later]]
+        assert len(wrong) == 0, (earlier, later, wrong)
+
+
+def _check_durations(world: Any) -> None:
     """Nothing finishes before it could: each token takes an iteration that holds it alone at least,
     and KV does not move faster than its link."""
-    model = world.models[request.model]
-    if request.first_token_s < NEVER_S:
-        computed = request.prompt_tokens - request.cached_tokens
-        batch = world.cluster[0].max_batch_tokens
-        table = request.model * (batch + 1)
-        least_s = (computed // batch) * world.linear_s[table + batch]
-        least_s += world.linear_s[table + computed % batch]
-        assert request.first_token_s - request.admitted_s >= least_s - ROUNDING_S, request
-    if request.finished_s < NEVER_S:
-        one_s = world.linear_s[request.model * (world.cluster[0].max_batch_tokens + 1) + 1]
-        least_s = (request.output_tokens - 1) * (one_s + model.host_fixed_s)
-        if request.decode_instance != NONE:
-            least_s += request.moved_tokens * model.transfer_s_per_token
-        assert request.finished_s - request.first_token_s >= least_s - ROUNDING_S, request
+    batch, requests = int(world.cluster[0]["max_batch_tokens"]), world.requests
+    model = world.models[requests["model"]]
+    table = requests["model"] * (batch + 1)
+    computed = requests["prompt_tokens"] - requests["cached_tokens"]
+    least_s = (computed // batch) * world.linear_s[table + batch]
+    least_s += world.linear_s[table + computed % batch]
+    _check_lasts(requests, "ready_s", "first_token_s", least_s)
+    _check_lasts(
+        requests, "admitted_s", "ready_s", requests["host_tokens"] * model["host_s_per_token"]
+    )
+    later = requests["output_tokens"] - 1
+    least_s = later * (world.linear_s[table + 1] + model["host_fixed_s"])
+    least_s += requests["moved_tokens"] * model["transfer_s_per_token"]
+    _check_lasts(requests, "first_token_s", "finished_s", least_s)
 
 
-def _check_totals(world: World) -> None:
-    cluster = world.cluster[0]
-    finished = [r for r in world.requests if r.finished_s < NEVER_S]
-    assert len(finished) == cluster.finished_requests
-    if len(finished) < cluster.requests:
+def _check_lasts(requests: Any, start: str, end: str, least_s: np.ndarray) -> None:
+    done = requests[end] < NEVER_S
+    short = requests[end][done] - requests[start][done] < least_s[done] - ROUNDING_S
+    assert not short.any(), (start, end, requests[done][short])
+
+
+def _check_totals(world: Any) -> None:
+    cluster, requests, instances = world.cluster[0], world.requests, world.instances
+    finished = requests[requests["finished_s"] < NEVER_S]
+    assert len(finished) == cluster["finished_requests"]
+    parts = finished["host_tokens"] + finished["oracle_tokens"]
+    assert (parts <= finished["cached_tokens"]).all()
+    assert (finished["shadow_tokens"] <= finished["cached_tokens"]).all()
+    hits = requests["shadow_tokens"].sum()
+    assert hits == instances["shadow_hit_tokens"].sum(), hits
+    if len(finished) < cluster["requests"]:
         return
-    wanted = sum(r.prompt_tokens - r.cached_tokens + r.output_tokens - 1 for r in finished)
-    assert sum(row.computed_tokens for row in world.instances) == wanted
-    assert all(row.used_tokens == 0 for row in world.instances)
+    wanted = finished["prompt_tokens"] - finished["cached_tokens"] + finished["output_tokens"] - 1
+    assert instances["computed_tokens"].sum() == wanted.sum()
+    assert (instances["used_tokens"] == instances["shadow_used_tokens"]).all()

@@ -1,5 +1,5 @@
-"""The KV pool of a simulated instance: reserved at admission, cached after use, evicted oldest
-first.
+"""The KV pool of a simulated instance: reserved at admission, cached after use, evicted shadow
+class first, each class oldest first (`policy.kv_class`, which counts blocks; here they are tokens).
 
 An entry is a prefix, so eviction cuts its end and the rest stays useful, as in vLLM, where the last
 blocks of a request are freed last and go first. Functions of rows; see `world`."""
@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.world import NONE
+from bench.sim.host_tier import drop_host, host_end_tokens, spill
+from bench.sim.kv_lists import oldest_of, touch, unlink
+from bench.sim.rows import DECODE, NONE, NORMAL_KV, SHADOW_KV
+from policy.kv_class import KvPool, victims_for_foreground
 
 if TYPE_CHECKING:
     from bench.sim.world import World
+
+
+def session_entry(world: World, session: int, instance: int) -> int:
+    return session * world.cluster[0].instances + instance
 
 
 def entry_of(world: World, request: int, instance: int) -> int:
@@ -19,44 +26,62 @@ def entry_of(world: World, request: int, instance: int) -> int:
     asks for again, one on each instance that it visits (prefill, decode)."""
     cluster, row = world.cluster[0], world.requests[request]
     if row.session != NONE:
-        return row.session * cluster.instances + instance
+        return session_entry(world, row.session, instance)
     own = cluster.sessions * cluster.instances + request
     return own if row.prefill_instance == instance else own + cluster.requests
 
 
+def device_tokens(world: World, session: int, instance: int) -> int:
+    """Leading tokens of the session's history in the pool, unused at the moment."""
+    entry = world.entries[session_entry(world, session, instance)]
+    if entry.epoch != world.sessions[session].epoch:
+        return 0
+    return entry.tokens + entry.shadow_tokens
+
+
+def reached_tokens(world: World, session: int, instance: int) -> int:
+    """With those that its host holds behind them."""
+    device = device_tokens(world, session, instance)
+    return max(device, host_end_tokens(world, session, instance, device))
+
+
 def held_tokens(world: World, request: int, instance: int) -> int:
-    """How much of the request's prompt the instance holds. In whole blocks, and at least one token
-    is computed: it gives the logits."""
-    row = world.requests[request]
+    """How much of the request's prompt the instance can use. In whole blocks, and at least one
+    token is computed: it gives the logits."""
+    row, cluster = world.requests[request], world.cluster[0]
     if row.session == NONE or row.kept_tokens == 0:
         return 0
-    entry = world.entries[row.session * world.cluster[0].instances + instance]
-    if entry.epoch != world.sessions[row.session].epoch:
-        return 0
-    held = min(entry.tokens, row.kept_tokens, row.prompt_tokens - 1)
-    return held - held % world.cluster[0].block_tokens
+    held = reached_tokens(world, row.session, instance)
+    if cluster.has_oracle and row.is_switch:
+        held = row.kept_tokens
+    held = min(held, row.kept_tokens, row.prompt_tokens - 1)
+    return held - held % cluster.block_tokens
 
 
 def has_room(world: World, instance: int, tokens: int) -> bool:
     """For this many tokens in all, those included that the request finds cached."""
     row = world.instances[instance]
-    return row.free_tokens + row.cached_tokens >= tokens
+    return row.free_tokens + row.cached_tokens + row.shadow_tokens >= tokens
 
 
 def reserve(world: World, request: int, instance: int, tokens: int) -> int:
-    """Takes `tokens` for the request and returns how many of them were held already."""
+    """Takes `tokens` for the request and returns how many of them it had already. What it hits is
+    of the normal class from now on."""
     row = world.instances[instance]
+    session = world.requests[request].session
     number = entry_of(world, request, instance)
-    entry = world.entries[number]
     held = held_tokens(world, request, instance)
-    if entry.linked:
-        _unlink(world, number)
-        row.cached_tokens -= entry.tokens
-        row.free_tokens += entry.tokens
+    if session != NONE:
+        renew(world, session, instance)
+        if row.role != DECODE:
+            world.requests[request].shadow_tokens += take_unused(world, number, held)
+    clear(world, number)
+    entry = world.entries[number]
     entry.instance = instance
-    entry.tokens = 0
-    if row.free_tokens < tokens:
-        _evict(world, instance, tokens - row.free_tokens)
+    entry.is_used = 1
+    victims = victims_for_foreground(tokens, pool_of(world, instance, 0, 0))
+    evict(world, instance, SHADOW_KV, victims.shadow)
+    evict(world, instance, NORMAL_KV, victims.normal)
     row.free_tokens -= tokens
     row.used_tokens += tokens
     return held
@@ -67,57 +92,91 @@ def release(world: World, request: int, instance: int, reserved: int, kept: int)
     row = world.instances[instance]
     number = entry_of(world, request, instance)
     entry = world.entries[number]
-    session = world.requests[request].session
     row.used_tokens -= reserved
     row.free_tokens += reserved - kept
     row.cached_tokens += kept
+    entry.is_used = 0
     entry.tokens = kept
-    entry.epoch = 0 if session == NONE else world.sessions[session].epoch
     if kept > 0:
-        _append(world, number)
+        touch(world, NORMAL_KV, number)
 
 
-def _evict(world: World, instance: int, tokens: int) -> None:
+def pool_of(world: World, instance: int, idle_shadow: int, idle_normal: int) -> KvPool:
+    row = world.instances[instance]
+    return KvPool(
+        row.pool_tokens,
+        row.shadow_tokens + row.shadow_used_tokens,
+        row.free_tokens,
+        row.shadow_tokens,
+        idle_shadow,
+        row.cached_tokens,
+        idle_normal,
+    )
+
+
+def renew(world: World, session: int, instance: int) -> None:
+    """What the entry has of a history that was compacted is of no use."""
+    number = session_entry(world, session, instance)
+    entry, epoch = world.entries[number], world.sessions[session].epoch
+    entry.instance = instance
+    if entry.epoch == epoch:
+        return
+    assert not entry.is_used
+    clear(world, number)
+    drop_host(world, number)
+    entry.unused_start = 0
+    entry.unused_end = 0
+    entry.epoch = epoch
+
+
+def take_unused(world: World, number: int, held: int) -> int:
+    """A call found `held` tokens: how many of them no call has found before."""
+    entry = world.entries[number]
+    used = max(0, min(held, entry.unused_end) - entry.unused_start)
+    entry.unused_start = 0
+    entry.unused_end = 0
+    if used > 0:
+        world.instances[entry.instance].shadow_hit_tokens += used
+    return used
+
+
+def clear(world: World, number: int) -> None:
+    """The entry's place in the pool is free; what its host holds stays."""
+    entry = world.entries[number]
+    if entry.tokens + entry.shadow_tokens == 0:
+        return
+    row = world.instances[entry.instance]
+    row.cached_tokens -= entry.tokens
+    row.shadow_tokens -= entry.shadow_tokens
+    row.free_tokens += entry.tokens + entry.shadow_tokens
+    entry.tokens = 0
+    entry.shadow_tokens = 0
+    unlink(world, NORMAL_KV, number)
+    unlink(world, SHADOW_KV, number)
+
+
+def evict(world: World, instance: int, kind: int, tokens: int) -> None:
     row = world.instances[instance]
     missing = tokens
     while missing > 0:
-        number = row.lru_first
+        number = oldest_of(world, instance, kind)
         assert number != NONE
         entry = world.entries[number]
-        cut = min(missing, entry.tokens)
-        entry.tokens -= cut
-        row.cached_tokens -= cut
+        if kind == SHADOW_KV:
+            cut = min(missing, entry.shadow_tokens)
+            entry.shadow_tokens -= cut
+            row.shadow_tokens -= cut
+            left = entry.shadow_tokens
+        else:
+            # Whoever takes entries of the normal class has taken all shadows that are as old.
+            assert entry.shadow_tokens == 0
+            cut = min(missing, entry.tokens)
+            entry.tokens -= cut
+            row.cached_tokens -= cut
+            left = entry.tokens
         row.free_tokens += cut
         row.evicted_tokens += cut
         missing -= cut
-        if entry.tokens == 0:
-            _unlink(world, number)
-
-
-def _append(world: World, number: int) -> None:
-    entry = world.entries[number]
-    row = world.instances[entry.instance]
-    entry.before = row.lru_last
-    entry.after = NONE
-    entry.linked = 1
-    if row.lru_last == NONE:
-        row.lru_first = number
-    else:
-        world.entries[row.lru_last].after = number
-    row.lru_last = number
-
-
-def _unlink(world: World, number: int) -> None:
-    entry = world.entries[number]
-    row = world.instances[entry.instance]
-    if entry.before == NONE:
-        row.lru_first = entry.after
-    else:
-        world.entries[entry.before].after = entry.after
-    if entry.after == NONE:
-        row.lru_last = entry.before
-    else:
-        world.entries[entry.after].before = entry.before
-    entry.before = NONE
-    entry.after = NONE
-    entry.linked = 0
+        spill(world, number, entry.tokens + entry.shadow_tokens, cut)
+        if left == 0:
+            unlink(world, kind, number)

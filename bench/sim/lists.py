@@ -1,10 +1,10 @@
-"""The three queues of each instance (`world.WAITING` and following), first in, first out."""
+"""The three queues of each instance (`rows.WAITING` and following), first in, first out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.world import LISTS, NONE
+from bench.sim.rows import LISTS, NONE
 
 if TYPE_CHECKING:
     from bench.sim.world import World

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.sim.approach import TransferCounts
-from bench.sim.world import NEVER_S, NONE
+from bench.sim.rows import NEVER_S, NONE
+from bench.sim.world import as_records
 
 if TYPE_CHECKING:
     from bench.sim.world import World
@@ -20,7 +21,7 @@ class InstanceOutcome:
 
     model: np.ndarray
     role: np.ndarray
-    """`world.COLOCATED`, `PREFILL` or `DECODE`."""
+    """`rows.COLOCATED`, `PREFILL` or `DECODE`."""
     gpus: np.ndarray
     busy_s: np.ndarray
     computed_tokens: np.ndarray
@@ -29,6 +30,11 @@ class InstanceOutcome:
     shadow_used_tokens: np.ndarray
     """Of the computed ones, those that a call found, each one once."""
     evicted_tokens: np.ndarray
+    pushed_tokens: np.ndarray
+    """Shadow KV that came to a decode instance ahead of a call."""
+    spilled_tokens: np.ndarray
+    restored_tokens: np.ndarray
+    """To the host and back."""
 
     @property
     def shadow_unused_tokens(self) -> np.ndarray:
@@ -108,24 +114,22 @@ class Outcome:
 
 
 def outcome(world: World, transfer_counts_to: TransferCounts) -> Outcome:
-    rows, models = world.requests, world.models
-    session = _column(rows, "session")
-    first = np.array([row.first_request for row in world.sessions])
-    call = np.where(session == NONE, NONE, np.arange(len(rows)) - first[session])
-    model = _column(rows, "model")
-    is_switch = (call > 0) & (model != np.roll(model, 1))
-    of_instance = _column(world.instances, "model")
+    records = as_records(world)
+    requests, instances = _columns(records.requests), _columns(records.instances)
+    session = requests["session"]
+    first = _columns(records.sessions)["first_request"][session]
+    gpus = _columns(records.models)["gpus"][instances["model"]]
     return Outcome(
-        model=model,
+        model=requests["model"],
         session=session,
-        call=call,
-        is_switch=is_switch,
-        **{name: _column(rows, name) for name in COUNTS},
-        **{name: _times_s(rows, name) for name in TIMES},
+        call=np.where(session == NONE, NONE, np.arange(len(session)) - first),
+        is_switch=requests["is_switch"] > 0,
+        **{name: requests[name] for name in COUNTS},
+        **{name: _times_s(requests[name]) for name in TIMES},
         instances=InstanceOutcome(
-            model=of_instance,
-            gpus=np.array([row.gpus for row in models])[of_instance],
-            **{name: _column(world.instances, name) for name in INSTANCE_COLUMNS},
+            gpus=gpus,
+            shadow_used_tokens=instances["shadow_hit_tokens"],
+            **{name: instances[name] for name in INSTANCE_COLUMNS},
         ),
         transfer_counts_to=transfer_counts_to,
         events=world.cluster[0].events,
@@ -153,22 +157,22 @@ TIMES = (
     "finished_s",
 )
 INSTANCE_COLUMNS = (
+    "model",
     "role",
     "busy_s",
     "computed_tokens",
     "shadow_computed_tokens",
-    "shadow_used_tokens",
     "evicted_tokens",
+    "pushed_tokens",
+    "spilled_tokens",
+    "restored_tokens",
 )
 
 
-def _column(rows: Any, name: str) -> np.ndarray:
-    """Of records or of row objects."""
-    if isinstance(rows, np.ndarray):
-        return rows[name]
-    return np.array([getattr(row, name) for row in rows])
+def _columns(records: Any) -> dict[str, np.ndarray]:
+    """Copies: the records change when the run goes on."""
+    return {name: records[name].copy() for name in records.dtype.names}
 
 
-def _times_s(rows: Any, name: str) -> np.ndarray:
-    values = _column(rows, name)
+def _times_s(values: np.ndarray) -> np.ndarray:
     return np.where(values >= NEVER_S, np.inf, values)

@@ -1,16 +1,17 @@
-"""Runs a cluster on a workload and hands back what happened to every request."""
+"""Runs a cluster on a workload under an approach, and hands back what happened."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.approach import NO_SHADOW, refuse_unbuilt
+from bench.sim.approach import NO_SHADOW
 from bench.sim.build import build_world
 from bench.sim.compiled import HAS_NUMBA, compiled
 from bench.sim.events import run_until
 from bench.sim.outcome import outcome
+from bench.sim.rows import NEVER_S
 from bench.sim.session_heap import push_session
-from bench.sim.world import NEVER_S, as_records, as_rows
+from bench.sim.world import as_rows
 
 if TYPE_CHECKING:
     from bench.sim.approach import Approach
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Simulation:
-    """`run` may be called again with a later time; `world` holds the rows in between."""
+    """`run` may be called again with a later time; `world` holds the state in between, as records
+    where it runs compiled."""
 
     def __init__(
         self,
@@ -31,21 +33,19 @@ class Simulation:
         *,
         with_numba: bool = HAS_NUMBA,
     ) -> None:
-        refuse_unbuilt(approach)
-        if any(work.told for work in workload.sessions):
-            raise NotImplementedError("sessions[].told is not simulated yet")
         self.approach = approach
-        self.world: World = build_world(cluster, workload)
-        self._with_numba = with_numba
-        for session in range(self.world.cluster[0].sessions):
-            push_session(self.world, session, self.world.sessions[session].next_call_s)
+        records = build_world(cluster, workload, approach)
+        self.world: World = records if with_numba else as_rows(records)
+        self._run_until = compiled(run_until) if with_numba else run_until
+        begin = compiled(begin_sessions) if with_numba else begin_sessions
+        begin(self.world)
 
     def run(self, until_s: float = NEVER_S) -> Outcome:
         """To the last event, unless a time is given."""
-        if self._with_numba:
-            records = as_records(self.world)
-            compiled(run_until)(records, until_s)
-            as_rows(records, self.world)
-        else:
-            run_until(self.world, until_s)
+        self._run_until(self.world, until_s)
         return outcome(self.world, self.approach.transfer_counts_to)
+
+
+def begin_sessions(world: World) -> None:
+    for session in range(world.cluster[0].sessions):
+        push_session(world, session, world.sessions[session].next_call_s)

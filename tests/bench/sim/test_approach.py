@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.sim.approach import Approach, Dedicated, HostTier, refuse_unbuilt
+from bench.sim.approach import Approach, Dedicated, HostTier
 from policy.vocabulary import Controller
 
 SLO = Controller.HARVEST_SLO
@@ -32,9 +32,3 @@ def test_what_cannot_be_is_refused(switches: dict[str, Any], message: str) -> No
 def test_a_host_tier_has_room_and_a_link() -> None:
     with pytest.raises(ValueError, match=r"host_tier\.bytes_per_s_per_gpu must be > 0, got 0"):
         HostTier(bytes_per_s_per_gpu=0)
-
-
-@pytest.mark.parametrize("switches", [{"oracle": True}, {"controller": SLO}])
-def test_what_is_not_simulated_yet_is_refused_and_not_left_out(switches: dict[str, Any]) -> None:
-    with pytest.raises(NotImplementedError, match="is not simulated yet"):
-        refuse_unbuilt(Approach(**switches))

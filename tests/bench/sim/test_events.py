@@ -6,71 +6,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bench.sim.build import RoutedWork, Workload
+from bench.sim.build import RoutedWork
 from bench.sim.cluster import Cluster, ModelPool
-from bench.sim.compiled import HAS_NUMBA
-from bench.sim.conservation import check
-from bench.sim.latency import Chunk, Iteration, LatencyModel
-from bench.sim.simulation import Simulation
-from bench.workloads.lengths import azure_2024
-from bench.workloads.routers import markov_route, uniform_switches
-from bench.workloads.sessions import RoutedSession, SessionCall, draw_sessions
-from bench.workloads.trace import Trace
-from bench.workloads.traffic import drawn_traffic
+from tests.bench.sim.builders import (
+    GEMMA,
+    LLAMA,
+    Case,
+    a_session,
+    colocated,
+    lasts,
+    requests,
+    split,
+)
 
 if TYPE_CHECKING:
     from bench.sim.outcome import Outcome
-
-LLAMA, GEMMA = LatencyModel("Llama-3.1-8B"), LatencyModel("Gemma-7B")
-"""Gemma's KV pool holds 124,761 tokens: small enough to fill."""
-
-
-def requests(*rows: tuple[float, int, int]) -> Trace:
-    """Of (arrival, prompt, output)."""
-    arrival_s, prompt, output = zip(*rows, strict=True)
-    return Trace(
-        name="requests",
-        arrival_s=np.array(arrival_s, dtype=float),
-        input_tokens=np.array(prompt),
-        output_tokens=np.array(output),
-    )
-
-
-def a_session(*calls: tuple[int, int, int, float]) -> RoutedSession:
-    """Of (kept, new, output, gap)."""
-    return RoutedSession(
-        session_id="s",
-        kind="k",
-        task="t",
-        arrival_s=0.0,
-        calls=tuple(SessionCall(*c) for c in calls),
-    )
-
-
-def colocated(*latencies: LatencyModel, instances: int = 1, **limits: int) -> Cluster:
-    return Cluster(
-        pools=tuple(ModelPool(latency=one, colocated=instances) for one in latencies), **limits
-    )
-
-
-def split(latency: LatencyModel, prefill: int = 1, decode: int = 1, **limits: int) -> Cluster:
-    return Cluster(pools=(ModelPool(latency=latency, prefill=prefill, decode=decode),), **limits)
+    from bench.workloads.trace import Trace
 
 
 def run(cluster: Cluster, normal: Trace | None = None, *routed: RoutedWork) -> Outcome:
     traffic = (normal, *[None] * (len(cluster.pools) - 1)) if normal is not None else ()
-    simulation = Simulation(cluster, Workload(normal=traffic, sessions=routed), with_numba=False)
-    outcome = simulation.run()
-    check(simulation)
-    assert outcome.finished.all()
-    return outcome
-
-
-def lasts(latency: LatencyModel, decodes: tuple[int, ...] = (), *chunks: tuple[int, int]) -> float:
-    return latency.iteration_s(Iteration(decodes, tuple(Chunk(*chunk) for chunk in chunks)))
+    return Case(cluster, routed, traffic).run()
 
 
 def test_a_request_that_arrives_in_an_iteration_joins_the_next_one() -> None:
@@ -206,41 +163,3 @@ def test_what_could_never_run_is_refused(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(ValueError, match=message):
         build()
-
-
-def a_mixed_simulation(seed: int, *, is_split: bool, with_numba: bool) -> Simulation:
-    rng = np.random.default_rng(seed)
-    kinds = {"prefill": 2, "decode": 1} if is_split else {"colocated": 2}
-    pools = tuple(ModelPool(latency=one, **kinds) for one in (LLAMA, GEMMA))
-    normal = tuple(drawn_traffic(azure_2024("conversation"), 12, 20, rng) for _ in pools)
-    sessions = draw_sessions("Router-R1", 0.5, 20, rng)
-    chain = uniform_switches(2, 0.4)
-    work = tuple(RoutedWork(s, markov_route(len(s.calls), chain, rng)) for s in sessions)
-    cluster = Cluster(pools=pools)
-    return Simulation(cluster, Workload(normal=normal, sessions=work), with_numba=with_numba)
-
-
-@settings(max_examples=8)
-@given(st.integers(0, 2**32), st.booleans(), st.floats(0, 30))
-def test_nothing_is_lost_at_any_time(seed: int, is_split: bool, pause_s: float) -> None:
-    simulation = a_mixed_simulation(seed, is_split=is_split, with_numba=False)
-    simulation.run(pause_s)
-    check(simulation)
-    outcome = simulation.run()
-    check(simulation)
-    assert outcome.finished.all()
-
-
-@pytest.mark.parametrize("is_split", [False, True])
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed (extra `sim`)")
-def test_compiled_and_plain_runs_are_the_same(is_split: bool) -> None:
-    """Times to a rounding: a compiler may add up in another order."""
-    plain, fast = (
-        a_mixed_simulation(3, is_split=is_split, with_numba=with_numba)
-        for with_numba in (False, True)
-    )
-    expected, outcome = plain.run(), fast.run()
-    check(fast)
-    assert outcome.events == expected.events
-    assert (outcome.cached_tokens == expected.cached_tokens).all()
-    np.testing.assert_allclose(outcome.finished_s, expected.finished_s, rtol=1e-9)

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.sim import placing
+from bench.sim.approach import NO_SHADOW
 from bench.sim.build import RoutedWork, Workload, build_world
 from bench.sim.cluster import Cluster, ModelPool
 from bench.sim.latency import LatencyModel
-from bench.sim.world import NONE
+from bench.sim.rows import NONE
+from bench.sim.world import as_rows
 from bench.workloads.sessions import RoutedSession, SessionCall
 from policy import placement
 from policy.placement import DecodeCandidate, PrefillCandidate, place_decode, place_prefill
@@ -34,7 +36,7 @@ def a_world(**counts: int) -> World:
     call = SessionCall(KEPT_TOKENS, PROMPT_TOKENS - KEPT_TOKENS, 50, 0.0)
     session = RoutedSession(session_id="s", kind="k", task="t", arrival_s=0.0, calls=(call,))
     cluster = Cluster(pools=(ModelPool(latency=LATENCY, **counts),))
-    return build_world(cluster, Workload(sessions=(RoutedWork(session, (0,)),)))
+    return as_rows(build_world(cluster, Workload(sessions=(RoutedWork(session, (0,)),)), NO_SHADOW))
 
 
 counts: Any = st.integers(0, 20_000)
@@ -99,7 +101,7 @@ def test_decode_goes_where_the_policy_says(instances: list[tuple[int, int]], sti
     kept = NONE if sticky == NONE else 1 + sticky
     world.sticky[0].decode_instance = kept
     expected = place_decode(candidates, None if kept == NONE else str(kept), PROMPT_TOKENS + 50)
-    assert str(placing.pick_decode(world, REQUEST)) == expected.instance
+    assert str(placing.pick_decode(world, 0, 0, PROMPT_TOKENS + 50)) == expected.instance
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
@@ -108,4 +110,4 @@ def test_a_decode_instance_with_a_queue_has_no_room(waiting: int) -> None:
     world.instances[2].decode_requests = 1
     world.lists[1 * 3].length = waiting
     # The first has fewer requests; with a queue it has as many and no room.
-    assert placing.pick_decode(world, REQUEST) == 1 + waiting
+    assert placing.pick_decode(world, 0, 0, PROMPT_TOKENS + 50) == 1 + waiting
