@@ -108,7 +108,7 @@ def _check_shadows(world: Any, instance: int) -> None:
     """What shadow work writes is what its jobs say, and its class keeps under its cap."""
     row = world.instances[instance]
     first = instance * MAX_SHADOW_CHUNKS
-    writing = world.jobs[world.chunks[first : first + row["shadow_chunks"]]]["chunk_tokens"].sum()
+    writing = world.chunks[first : first + row["shadow_chunks"]]["tokens"].sum()
     writing += world.jobs["restored_tokens"][world.jobs["queued_on"] == instance].sum()
     writing += row["push_tokens"] if row["push_job"] != NONE else 0
     assert row["shadow_used_tokens"] == writing, instance

@@ -84,9 +84,9 @@ def with_shadows_s(
         return base_s
     first = instance * MAX_SHADOW_CHUNKS
     for place in range(first, first + row.shadow_chunks):
-        job = world.jobs[world.chunks[place]]
-        tokens += job.chunk_tokens
-        attention_s += chunk_attention_s(world, row.model, job.chunk_tokens, job.chunk_start)
+        chunk = world.chunks[place]
+        tokens += chunk.tokens
+        attention_s += chunk_attention_s(world, row.model, chunk.tokens, chunk.start)
     return attention_s + shared_s(world, row.model, tokens, sequences + row.shadow_chunks)
 
 

@@ -36,8 +36,8 @@ def settle_iteration(world: World, instance: int) -> None:
     settle_credit(world, instance)
     first = instance * MAX_SHADOW_CHUNKS
     for place in range(first, first + row.shadow_chunks):
-        if end_chunk(world, world.chunks[place], instance):
-            want_push(world, world.chunks[place], instance)
+        if end_chunk(world, place, instance):
+            want_push(world, world.chunks[place].job, instance)
     row.shadow_chunks = 0
     if row.next_extension == row.iterations_ended:
         extend_grown(world, instance)

@@ -264,9 +264,6 @@ class JobRow:
     turn_tokens: int = 0
     queued_s: float = 0.0
     is_started: int = 0
-    chunk_tokens: int = 0
-    chunk_start: int = 0
-    """In the iteration under way."""
     restored_tokens: int = 0
     restore_start: int = 0
     restore_end_s: float = 0.0
@@ -275,6 +272,15 @@ class JobRow:
     """The decode instance whose list of pushes it is in."""
     pushed_from: int = NONE
     next_push: int = NONE
+
+
+@dataclass(slots=True)
+class ChunkRow:
+    """What an iteration computes of a job; the job may have gone elsewhere meanwhile."""
+
+    job: int = NONE
+    start: int = 0
+    tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ def take_earlier(world: World, instance: int, left: int, before_s: float) -> int
     number = world.instances[instance].first_job
     while number != NONE and left > 0:
         job, following = world.jobs[number], world.jobs[number].next_job
-        if job.chunk_tokens == 0 and job.queued_s <= before_s:
+        if job.queued_s <= before_s and not _has_chunk(world, number, instance):
             left -= take_whole(world, number, instance, left)
         number = following
     return left
@@ -133,8 +133,8 @@ def look_again_s(world: World, instance: int) -> float:
     number = row.first_job
     while number != NONE:
         job = world.jobs[number]
-        if job.restored_tokens > 0:
-            again_s = min(again_s, max(job.restore_end_s, cluster.now_s))
+        if job.restored_tokens > 0 and job.restore_end_s > cluster.now_s:
+            again_s = min(again_s, job.restore_end_s)
         else:
             again_s = min(again_s, cluster.now_s + LOOK_AGAIN_S)
         number = job.next_job
@@ -147,12 +147,21 @@ def _room(world: World, number: int, instance: int, tokens: int) -> int:
 
 
 def _take(world: World, number: int, instance: int, context: int, chunk: int) -> None:
-    row, job = world.instances[instance], world.jobs[number]
-    write_shadow(world, job.session, instance, chunk)
-    job.chunk_tokens = chunk
-    job.chunk_start = context
-    world.chunks[instance * MAX_SHADOW_CHUNKS + row.shadow_chunks] = number
+    row = world.instances[instance]
+    write_shadow(world, world.jobs[number].session, instance, chunk)
+    slot = world.chunks[instance * MAX_SHADOW_CHUNKS + row.shadow_chunks]
+    slot.job = number
+    slot.start = context
+    slot.tokens = chunk
     row.shadow_chunks += 1
+
+
+def _has_chunk(world: World, number: int, instance: int) -> bool:
+    first = instance * MAX_SHADOW_CHUNKS
+    for place in range(first, first + world.instances[instance].shadow_chunks):
+        if world.chunks[place].job == number:
+            return True
+    return False
 
 
 def _largest(

@@ -106,11 +106,11 @@ def settle_restore(world: World, number: int) -> None:
     job.restored_tokens = 0
 
 
-def end_chunk(world: World, number: int, instance: int) -> bool:
+def end_chunk(world: World, place: int, instance: int) -> bool:
     """Whether a segment is done with it; the next one is queued then."""
-    job, row = world.jobs[number], world.instances[instance]
-    tokens, start = job.chunk_tokens, job.chunk_start
-    job.chunk_tokens = 0
+    chunk, row = world.chunks[place], world.instances[instance]
+    number, start, tokens = chunk.job, chunk.start, chunk.tokens
+    job = world.jobs[number]
     row.shadow_computed_tokens += tokens
     if end_write(world, job.session, instance, start, tokens):
         _note_unused(world, session_entry(world, job.session, instance), start, start + tokens)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bench.sim.rows import (
+    ChunkRow,
     ClusterRow,
     EntryRow,
     InstanceRow,
@@ -44,13 +45,13 @@ class World(NamedTuple):
     sessions: Sequence[SessionRow]
     sticky: Sequence[StickyRow]
     jobs: Sequence[JobRow]
+    chunks: Sequence[ChunkRow]
+    """Of an instance's iteration."""
     entries: Sequence[EntryRow]
     links: Sequence[LinkRow]
     """Of each entry in each of the KV lists; all of the first list, then of the next."""
     slots: Any
     """Requests that an instance decodes, in order of joining."""
-    chunks: Any
-    """Jobs that compute in an instance's iteration."""
     heap: Any
     """Sessions by the time of their next call."""
     linear_s: Any
@@ -71,6 +72,7 @@ ROWS: dict[str, type[Any]] = {
     "sessions": SessionRow,
     "sticky": StickyRow,
     "jobs": JobRow,
+    "chunks": ChunkRow,
     "entries": EntryRow,
     "links": LinkRow,
 }
