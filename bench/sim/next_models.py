@@ -45,7 +45,7 @@ def choose_targets(world: World, request: int) -> None:
             ahead = probability == job.probability and other < model
             if other != row.model and (probability > job.probability or ahead):
                 likelier += 1
-        is_likely = job.probability >= cluster.min_probability
+        is_likely = job.probability >= cluster.min_probability and job.probability > 0
         job.is_target = int(model != row.model and is_likely and likelier < cluster.top_k)
 
 

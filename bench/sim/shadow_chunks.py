@@ -11,7 +11,7 @@ from bench.sim.costs import chunk_attention_s, shared_s
 from bench.sim.host_tier import restore_end_s
 from bench.sim.kv_cache import device_tokens, reached_tokens
 from bench.sim.lists import length_of
-from bench.sim.rows import CHUNKED, MAX_SHADOW_CHUNKS, NEVER_S, NONE, WAITING
+from bench.sim.rows import CHUNKED, MAX_SHADOW_CHUNKS, NEVER_S, NONE, PREFILL, WAITING
 from bench.sim.shadow_budget import PREDICTIVE, REFUSED_S, budget_s
 from bench.sim.shadow_jobs import most_tokens, renew_unused, settle_restore, take_back
 from bench.sim.shadow_kv import room_for, write_shadow
@@ -48,7 +48,7 @@ def fill_budget(
         chunk = _largest(
             world, row.model, tokens, sequences, attention_s, context, limit, longest_s
         )
-        if is_first and chunk < min(cluster.n_min_tokens, missing):
+        if is_first and _is_too_small(world, instance, chunk, limit, missing, base_s):
             break
         if chunk > 0:
             _take(world, number, instance, context, chunk)
@@ -154,6 +154,16 @@ def _take(world: World, number: int, instance: int, context: int, chunk: int) ->
     slot.start = context
     slot.tokens = chunk
     row.shadow_chunks += 1
+
+
+def _is_too_small(
+    world: World, instance: int, chunk: int, limit: int, missing: int, base_s: float
+) -> bool:
+    """A chunk below the minimum waits for an iteration that can carry a larger one. One of an idle
+    prefill instance has the whole cap already, so there is none (`SlackController`)."""
+    minimum = min(world.cluster[0].n_min_tokens, missing)
+    has_whole_cap = base_s == 0 and world.instances[instance].role == PREFILL
+    return chunk < minimum and (limit < minimum or not has_whole_cap)
 
 
 def _has_chunk(world: World, number: int, instance: int) -> bool:
