@@ -114,7 +114,8 @@ class Outcome:
 
 
 def outcome(world: World, transfer_counts_to: TransferCounts) -> Outcome:
-    records = as_records(world)
+    records: Any = as_records(world)
+    cluster = records.cluster[0]
     requests, instances = _columns(records.requests), _columns(records.instances)
     session = requests["session"]
     first = _columns(records.sessions)["first_request"][session]
@@ -132,8 +133,8 @@ def outcome(world: World, transfer_counts_to: TransferCounts) -> Outcome:
             **{name: instances[name] for name in INSTANCE_COLUMNS},
         ),
         transfer_counts_to=transfer_counts_to,
-        events=world.cluster[0].events,
-        end_s=world.cluster[0].now_s,
+        events=int(cluster["events"]),
+        end_s=float(cluster["now_s"]),
     )
 
 
