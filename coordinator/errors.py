@@ -50,13 +50,18 @@ class CallError(Exception):
         return msgspec.json.encode(
             {
                 "error": {
-                    "message": str(self),
+                    "message": _unicode(str(self)),
                     "type": self.type,
-                    "param": self.param,
+                    "param": None if self.param is None else _unicode(self.param),
                     "code": self.code,
                 }
             }
         )
+
+
+def _unicode(text: str) -> str:
+    """JSON may name half a character (`\\ud800`), which a client then finds in our message."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class ClientError(CallError):
