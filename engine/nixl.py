@@ -14,6 +14,7 @@ Host: vLLM, by `kv_connector_module_path` (engine.launch)."""
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -23,7 +24,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
     NixlPullConnectorScheduler,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.nixl_utils import NixlWrapper
 from vllm.logger import init_logger
+
+from kv_transport.nixl_progress import sleeping_progress
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -58,7 +62,10 @@ class LeasedWorker(NixlPullConnectorWorker):
     def __init__(
         self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig
     ) -> None:
-        super().__init__(vllm_config, engine_id, kv_cache_config)
+        # Beside GPUs there are cores to spare, and a quick answer is worth one.
+        on_cpu = vllm_config.kv_transfer_config.kv_buffer_device == "cpu"
+        with sleeping_progress(NixlWrapper) if on_cpu else nullcontext():
+            super().__init__(vllm_config, engine_id, kv_cache_config)
         # A read that would be too late is not even begun. vLLM has this for blocks of a D that are
         # read back; its worker asks this flag nothing else.
         self._bidirectional_kv_xfer_enabled = True
