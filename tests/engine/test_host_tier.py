@@ -169,16 +169,18 @@ def test_a_shadow_whose_prefix_was_evicted_has_it_copied_back_and_computes_the_r
     assert counts_of(run).loaded == 400 // BLOCK
 
 
-def test_a_shadow_chunk_that_is_shorter_than_what_the_tier_holds_is_computed(
-    asynchronous: bool,
-) -> None:
-    """vLLM's scheduler ends with a failed assertion where a load is longer than the chunk."""
-    run = a_run(asynchronous=asynchronous, bandwidth_bytes_per_s=1.0)
+def test_a_shadow_computes_what_cannot_be_copied_within_an_iteration(asynchronous: bool) -> None:
+    """Its chunks are shorter than what the tier holds, and vLLM loads that as a whole."""
+    run = a_run(asynchronous=asynchronous, bandwidth_bytes_per_s=1e5, iteration_cap_s=0.02)
     text = an_evicted_session(run, 400)
     shadow(run, "shadow", text + prompt(60, seed=8))
     assert run.finished["shadow"].finish_reason.name == "LENGTH"
     assert counts_of(run).loaded == 0
     assert run.scheduler.shadow_stats.tokens >= 400
+    call = text + prompt(10, seed=9)
+    say(run, "other", prompt(620, seed=5))
+    assert say(run, "call", call) == answer_to(call, 4)
+    assert counts_of(run).loaded > 0, "of a call it is copied all the same"
 
 
 def test_a_call_waits_for_no_shadow_that_is_being_loaded(asynchronous: bool) -> None:
