@@ -5,6 +5,7 @@ A result that was cut ends with an explicit line, as real agents' tools do."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,11 +33,16 @@ class ContextPlan:
         return max(MIN_RESULT_TOKENS, int(free * weights[0] / sum(weights)))
 
 
+MAX_CHARACTERS_PER_TOKEN = 16
+"""Of what is counted at all: an engine counts no text that is longer than its window."""
+
+
 async def fit(text: str, limit_tokens: int, count: Callable[[str], Awaitable[int]]) -> str:
     """`text`, or as many of its leading lines as `limit_tokens` hold, and the cut line."""
-    if await count(text) <= limit_tokens:
+    whole = text.splitlines()
+    lines = _countable(whole, limit_tokens)
+    if len(lines) == len(whole) and await count(text) <= limit_tokens:
         return text
-    lines = text.splitlines()
     fits, too_many = 0, len(lines)
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
@@ -47,7 +53,14 @@ async def fit(text: str, limit_tokens: int, count: Callable[[str], Awaitable[int
     if fits:
         return _cut(lines[:fits])
     # One line is longer than the whole budget: a token is at least one character.
-    return _cut([lines[0][:limit_tokens]])
+    return _cut([whole[0][:limit_tokens]])
+
+
+def _countable(lines: Sequence[str], limit_tokens: int) -> Sequence[str]:
+    """The leading ones that could be within the limit."""
+    ends = accumulate(len(line) + 1 for line in lines)
+    most = limit_tokens * MAX_CHARACTERS_PER_TOKEN
+    return lines[: sum(end <= most for end in ends)]
 
 
 def _cut(lines: Sequence[str]) -> str:

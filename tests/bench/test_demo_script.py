@@ -60,3 +60,16 @@ async def test_a_result_is_cut_to_its_budget_and_says_so(
     text: str, limit: int, expected: str
 ) -> None:
     assert await fit(text, limit, words) == expected
+
+
+async def test_no_text_is_counted_that_a_window_could_not_hold() -> None:
+    counted: list[int] = []
+
+    async def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text) // 3
+
+    result = await fit("a line of a long listing\n" * 9_000, 100, count)
+    assert result.endswith(CUT_LINE)
+    assert 200 < len(result) <= 300
+    assert max(counted) <= 100 * 16 + len(CUT_LINE) + 1
