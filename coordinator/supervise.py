@@ -85,9 +85,18 @@ def run_detached(config: Path, run_dir: Path, start_timeout_s: float) -> int:
 def end_cluster(run_dir: Path) -> bool:
     """Asks the owner of the run directory to stop; whether all of it is gone in time."""
     state = run_state.read_state(run_dir)
-    if state is not None and state.supervised():
-        send(state.supervisor_pid, signal.SIGTERM)
-    return run_state.free_within(run_dir, DOWN_TIMEOUT_S)
+    if state is None or not state.supervised():
+        return run_state.free_within(run_dir, DOWN_TIMEOUT_S)
+    send(state.supervisor_pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_TIMEOUT_S
+    if not run_state.free_within(run_dir, DOWN_TIMEOUT_S):
+        return False
+    # It lets go of the directory a moment before it ends.
+    while state.supervised():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _start_supervisor(
