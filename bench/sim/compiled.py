@@ -57,7 +57,9 @@ def _compiled(function: FunctionType) -> Any:
         numba.config.CACHE_DIR = str(_cache_folder())
         try:
             # Exact sums: with fastmath the same seed could give other bytes on another machine.
-            _done[function] = numba.njit(copy, fastmath=False, cache=True)
+            # Without numba's own counting of references to arrays (nothing here makes one, the
+            # caller holds them all): it took five sixths of the time.
+            _done[function] = numba.njit(copy, fastmath=False, cache=True, _nrt=False)
         finally:
             numba.config.CACHE_DIR = before
     return _done[function]
