@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bench.sim.approach import Approach, HostTier
-from bench.sim.build import RoutedWork
+from bench.sim.build import RoutedWork, Workload
+from bench.sim.kv_cache import reached_tokens
+from bench.sim.simulation import Simulation
 from policy.vocabulary import Controller
 from tests.bench.sim.builders import GEMMA, LLAMA, Case, a_session, colocated, lasts, requests
 
@@ -78,3 +80,14 @@ def test_a_job_fetches_what_the_host_has_of_its_prefix() -> None:
     assert outcome.instances.restored_tokens[1] == 1008
     assert outcome.shadow_tokens[3] == 1520
     assert outcome.host_tokens[3] == 0
+
+
+def test_what_does_not_join_on_is_of_no_use() -> None:
+    """The host has tokens 200 to 249 of a history of which the instance has 100."""
+    workload = Workload(sessions=(RoutedWork(a_session((0, 500, 2, 0.0)), (0,)),))
+    world = Simulation(colocated(GEMMA), workload, HOST, with_numba=False).world
+    entry = world.entries[0]
+    entry.tokens, entry.host_start, entry.host_tokens = 100, 200, 50
+    assert reached_tokens(world, 0, 0) == 100
+    entry.tokens = 200
+    assert reached_tokens(world, 0, 0) == 250

@@ -60,11 +60,12 @@ def test_the_numbers_come_from_the_policies_themselves() -> None:
 
 queue_steps: Any = st.lists(
     st.tuples(
-        st.sampled_from(["add", "served", "done", "switch"]),
+        st.sampled_from(["add", "add", "served", "served", "served", "done", "switch"]),
         st.integers(0, SESSIONS - 1),
-        st.sampled_from([0.1, 0.5, 0.9]),
-        st.integers(1, TURN),
+        st.sampled_from([0.5, 0.5, 0.9]),
+        st.sampled_from([30, TURN // 2, TURN]),
     ),
+    min_size=20,
     max_size=40,
 )
 
@@ -190,10 +191,10 @@ class ExactTime:
     missing=st.sampled_from([16, 112, 256, 304, 1504]),
     context=st.sampled_from([0, 160, 30_000]),
     probability=st.sampled_from([0.2, 0.25, 0.8]),
-    credit_s=st.floats(-0.01, 0.03),
-    late_s=st.floats(-0.1, 0.05),
-    hindrance=st.sampled_from(["", "", "", "waiting", "blocked"]),
-    n_min=st.sampled_from([1, 64, 256]),
+    credit_s=st.sampled_from([-0.01, 0.0, 0.002, 0.004, 0.006, 0.03]),
+    late_s=st.sampled_from([-0.05, -0.025, -0.023, -0.021, 0.05]),
+    hindrance=st.sampled_from([*[""] * 8, "waiting", "blocked"]),
+    n_min=st.sampled_from([1, 256]),
 )
 def test_an_iteration_carries_what_the_policys_controller_grants(
     controller: Controller,

@@ -112,6 +112,8 @@ def test_without_credit_a_routed_call_is_not_stretched() -> None:
     [
         ({"delta": 0.1}, (), True),
         ({"delta": 0.002}, (), True),
+        # What was saved is never enough for so many tokens.
+        ({"delta": 0.002, "n_min_tokens": 900}, (), False),
         # All that was saved in the end is less than one iteration.
         ({"delta": 0.002, "credit": Credit.TOTAL}, (), False),
         ({"delta": 0.1, "controller": Controller.HARVEST}, (), True),
