@@ -225,3 +225,10 @@ def test_a_whole_request_once_begun_goes_on_before_those_that_wait() -> None:
     )
     outcome = early.run(Approach(controller=Controller.REQUEST, segment_tokens=8192))
     assert outcome.first_token_s[0] == pytest.approx(lasts(GEMMA, (), (100, 0)), rel=1e-9)
+
+
+def test_a_shadow_is_used_once() -> None:
+    calls = ((0, 1000, 10, 0), (1010, 100, 10, 5.0), (1120, 100, 10, 5.0))
+    outcome = Case(colocated(LLAMA, GEMMA), (RoutedWork(a_session(*calls), (A, B, B)),)).run(SLO)
+    assert outcome.shadow_tokens.tolist() == [0, 1008, 0]
+    assert outcome.cached_tokens[2] > 1008
