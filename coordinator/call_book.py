@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from configs.schema import ModelConfig
     from coordinator.call_body import ClientBody
+    from coordinator.instances import Pair
     from coordinator.metrics import Metrics, Outcome
-    from coordinator.node_state import Pair
     from coordinator.sessions import Session
     from coordinator.slo import SloWish
     from coordinator.sse import Usage

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from coordinator.calls import ShadowHooks
     from coordinator.health import Health
+    from coordinator.instances import Instance
     from coordinator.live_config import LiveConfig
     from coordinator.metrics import Metrics
-    from coordinator.node_state import Cluster, Instance
+    from coordinator.node_state import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

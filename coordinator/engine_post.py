@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coordinator.wire import Wire, WireError
 
 if TYPE_CHECKING:
-    from coordinator.node_state import Instance
+    from coordinator.instances import Instance
 
 _SHOWN_BYTES = 300
 """How much of an engine's error body a log line carries."""

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from configs.schema import ClusterConfig, ModelConfig
+    from coordinator.instances import Instance, Pair
     from coordinator.node_client import NodeClient
-    from coordinator.node_state import Cluster, Instance, Pair
+    from coordinator.node_state import Cluster
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from coordinator.access import Access
     from coordinator.cluster_view import ClusterViews
     from coordinator.health import Health
+    from coordinator.instances import Instance
     from coordinator.live_config import LiveConfig
-    from coordinator.node_state import Cluster, Instance
+    from coordinator.node_state import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

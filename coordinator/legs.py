@@ -22,8 +22,8 @@ from coordinator.errors import (
     NodeUnavailable,
     NoInstance,
 )
+from coordinator.instances import Pair
 from coordinator.metrics import Leg
-from coordinator.node_state import Pair
 from coordinator.wire import Sending
 from engine.marks import Marks
 from policy.retry_budget import RetryBudget
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
     from coordinator.calls import CallContext
+    from coordinator.instances import Instance
     from coordinator.metrics import Metrics
     from coordinator.node_client import EngineAnswer, Handoff, NodeClient
-    from coordinator.node_state import Cluster, Instance
+    from coordinator.node_state import Cluster
     from coordinator.orphans import Orphans
     from coordinator.sessions import Session
 

@@ -28,7 +28,7 @@ from kv_transport.kv_params import RemoteKv, remote_kv_of
 
 if TYPE_CHECKING:
     from coordinator.connection import Connection
-    from coordinator.node_state import Instance
+    from coordinator.instances import Instance
     from coordinator.wire import Sending, Wire
 
 _CLIENTS_FAULT: Final = frozenset({400, 404, 405, 409, 413, 415, 422, 429})

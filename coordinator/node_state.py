@@ -1,38 +1,22 @@
-"""What the coordinator knows of the instances, and which of them a call goes to.
-
-Sticky: a session keeps returning to the P and D of a model that hold its prefix, unless another one
-is estimated to finish the prefill first. Hosts policy.placement; the flows supply the numbers."""
+"""What the coordinator knows of the instances, by name, by model and by pair."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING, Final
 
 from coordinator.errors import NoInstance
+from coordinator.instances import Instance, Pair
+from coordinator.placing import Placement
 from policy.breaker import Breaker, BreakerParams
-from policy.placement import (
-    DecodeCandidate,
-    Placed,
-    PlacementReason,
-    PrefillCandidate,
-    place_decode,
-    place_prefill,
-    skip_prefill,
-)
+from policy.placement import PlacementReason
 from policy.step_time import StepTimeCoefficients, StepTimeModel
 from policy.vocabulary import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from configs.schema import ClusterConfig, InstanceConfig
     from coordinator.sessions import Session
-
-ROOM_UNKNOWN: Final = sys.maxsize
-"""No free-KV figure of a decode instance reaches us yet: it counts as roomy, and queues if not."""
 
 _S_PER_TOKEN_GUESS: Final = 0.0005
 """Of models whose configuration has none. Instances of one model are compared, so only the ratio
@@ -40,187 +24,8 @@ to the move margin depends on it."""
 
 _FIXED_GUESS_S: Final = 0.01
 
-BREAKER: Final = BreakerParams(failures=5, open_s=5.0, most_open_s=60.0)
-"""Of an instance that answers its health probes and fails its calls."""
 PAIR_BREAKER: Final = BreakerParams(failures=2, open_s=30.0, most_open_s=300.0)
 """Of a P and a D between which KV does not move: each such call has waited for a pull in vain."""
-
-_WEIGHT_OF_NEWEST = 0.2
-"""In the running mean of a D's hand-offs: they differ by the length that D lacks."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Instance:
-    """One engine, as seen from here."""
-
-    name: str
-    url: str
-    role: Role
-    model: str
-    healthy: bool = False
-    """Answered its last health probe, and refused no connection since."""
-    silent_probes: int = 0
-    """Health probes in a row that got no answer in time."""
-    draining: bool = False
-    """Takes no new calls; those that run go on to their end."""
-    registered: bool = False
-    """It came while the coordinator ran: the configuration file does not know it."""
-    verified: bool = True
-    """Seen to serve its model; one that was registered has to be, before it gets a call."""
-    suspect_until_s: float = 0.0
-    """It let a call time out: others are preferred until then."""
-    inflight_tokens: int = 0
-    """Uncached prompt tokens (estimate) of the legs that are being prefilled there."""
-    inflight_calls: int = 0
-    handoffs_out: int = 0
-    """Normal hand-offs of this P that no D has answered for."""
-    failures: int = 0
-    """Legs that failed there in a row."""
-    last_error: str = field(default="", repr=False)
-    breaker: Breaker = field(default_factory=lambda: Breaker(BREAKER), repr=False)
-    handoff_s: float = 0.0
-    """From a hand-off sent to this D to its first byte (running mean): transfer, queue, first
-    iteration. 0: none was seen."""
-
-    @property
-    def takes_calls(self) -> bool:
-        return self.healthy and not self.draining
-
-    def saw_handoff(self, took_s: float) -> None:
-        newest = _WEIGHT_OF_NEWEST if self.handoff_s else 1.0
-        self.handoff_s += newest * (took_s - self.handoff_s)
-
-
-class Pair(NamedTuple):
-    """Where one call runs. Colocated (or P is skipped): both are the same object."""
-
-    prefill: Instance
-    decode: Instance
-    prefill_reason: PlacementReason = PlacementReason.FIRST
-    decode_reason: PlacementReason = PlacementReason.FIRST
-
-    @property
-    def colocated(self) -> bool:
-        return self.prefill is self.decode
-
-    @contextmanager
-    def handing_over(self, hands_over: bool) -> Iterator[None]:
-        """A call's KV leaves P until D has answered; no push leaves it then."""
-        self.prefill.handoffs_out += hands_over
-        try:
-            yield
-        finally:
-            self.prefill.handoffs_out -= hands_over
-
-
-class Placement:
-    """Asks the policy, with the numbers of this moment."""
-
-    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
-        self._cluster = cluster
-        self._clock = clock
-
-    def place(
-        self,
-        session: Session,
-        model: str,
-        prompt_tokens: int,
-        exclude: Collection[str] = (),
-    ) -> Pair:
-        """The pair for a call of the session, without the instances that failed it already.
-        Raises NoInstance. A PD model whose P instances are all down is served by D alone."""
-        if self._cluster.is_disaggregated(model):
-            decode, decode_reason = self._decode(session, model, prompt_tokens, exclude)
-            apart = (*exclude, *self._cluster.cut_off_from(decode))
-            placed = self._prefill(session, model, prompt_tokens, apart, Role.PREFILL)
-            return self._pair(placed, decode, decode_reason)
-        placed = self._prefill(session, model, prompt_tokens, exclude, Role.COLOCATED)
-        if placed.reason is PlacementReason.NONE_HEALTHY:
-            raise self._cluster.nobody(model, Role.COLOCATED)
-        instance = self._cluster.instances[placed.instance]
-        return Pair(instance, instance, placed.reason, placed.reason)
-
-    def place_call(self, session: Session, model: str, prompt_tokens: int) -> Pair:
-        """The pair for a call that no instance has failed yet. D computes its prompt alone where
-        that takes no longer than a P leg. Raises NoInstance."""
-        pair = self.place(session, model, prompt_tokens)
-        if pair.colocated:
-            return pair
-        warmth, decode = session.peek(model), pair.decode
-        placed = skip_prefill(
-            Placed(pair.prefill.name, pair.prefill_reason),
-            decode.name,
-            prompt_tokens,
-            warmth.decode_tokens if decode.name == warmth.decode_instance else 0,
-            self._cluster.skip_prefill_tokens(model),
-        )
-        return self._pair(placed, decode, pair.decode_reason)
-
-    def _pair(self, placed: Placed, decode: Instance, decode_reason: PlacementReason) -> Pair:
-        is_alone = placed.reason is PlacementReason.NONE_HEALTHY
-        prefill = decode if is_alone else self._cluster.instances[placed.instance]
-        return Pair(prefill, decode, placed.reason, decode_reason)
-
-    def _prefill(
-        self,
-        session: Session,
-        model: str,
-        prompt_tokens: int,
-        exclude: Collection[str],
-        role: Role,
-    ) -> Placed:
-        warmth = session.peek(model)
-        s_per_token = self._cluster.s_per_token(model)
-        instances = self._usable(model, role, exclude)
-        candidates = [
-            PrefillCandidate(
-                name=instance.name,
-                healthy=instance.healthy,
-                # The last term breaks ties between idle instances differently per session.
-                queue_s=instance.inflight_tokens * s_per_token + _spread(session, instance) * 1e-9,
-                uncached_tokens=max(
-                    0,
-                    prompt_tokens
-                    - (warmth.warm_tokens if instance.name == warmth.prefill_instance else 0),
-                ),
-                s_per_token=s_per_token,
-            )
-            for instance in instances
-        ]
-        return place_prefill(candidates, warmth.prefill_instance)
-
-    def _decode(
-        self, session: Session, model: str, prompt_tokens: int, exclude: Collection[str]
-    ) -> tuple[Instance, PlacementReason]:
-        warmth = session.peek(model)
-        candidates = [
-            DecodeCandidate(
-                name=instance.name,
-                healthy=instance.healthy,
-                in_flight_requests=instance.inflight_calls * 1024 + _spread(session, instance),
-                free_tokens=ROOM_UNKNOWN,
-            )
-            for instance in self._usable(model, Role.DECODE, exclude)
-        ]
-        placed = place_decode(candidates, warmth.decode_instance, prompt_tokens)
-        if placed.reason is PlacementReason.NONE_HEALTHY:
-            raise self._cluster.nobody(model, Role.DECODE)
-        return self._cluster.instances[placed.instance], placed.reason
-
-    def _usable(self, model: str, role: Role, exclude: Collection[str]) -> list[Instance]:
-        """Without the suspects, unless only suspects are left."""
-        left = [
-            instance
-            for instance in self._cluster.of_model(model, role)
-            if instance.name not in exclude and not instance.draining
-        ]
-        now_s = self._clock()
-        calm = [
-            one
-            for one in left
-            if one.healthy and one.suspect_until_s <= now_s and one.breaker.lets_through(now_s)
-        ]
-        return calm or left
 
 
 class Cluster:
@@ -388,8 +193,3 @@ class Cluster:
             if not any(instance.takes_calls for instance in self.of_model(model, role)):
                 return role
         return None
-
-
-def _spread(session: Session, instance: Instance) -> int:
-    """Below 1024, the same in every process."""
-    return crc32(instance.name.encode(), crc32(session.id.encode())) & 1023

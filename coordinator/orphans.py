@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from coordinator.connection import Connection
+    from coordinator.instances import Instance
     from coordinator.metrics import Metrics
-    from coordinator.node_state import Instance
     from coordinator.wire import Wire
     from kv_transport.kv_params import RemoteKv
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.engine_post import EnginePost
-    from coordinator.node_state import Pair
+    from coordinator.instances import Pair
     from coordinator.shadow_counters import ShadowCounters
     from coordinator.shadow_job import ShadowJob, Step
     from coordinator.shadow_legs import Segment

@@ -13,7 +13,8 @@ from policy.quote import quote
 
 if TYPE_CHECKING:
     from configs.schema import ClusterConfig
-    from coordinator.node_state import Cluster, Pair
+    from coordinator.instances import Pair
+    from coordinator.node_state import Cluster
     from coordinator.session_view import HistoryLength, SessionViews
     from coordinator.sessions import Session
     from policy.step_time import StepTimeModel

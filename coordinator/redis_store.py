@@ -52,12 +52,12 @@ CALLS_READ: Final = 20
 _SYNC: Final = """
 local hash, calls, everybody, own = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ttl_ms, now, member, most, prefix = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local identity = ARGV[6]
+local identity, uses = ARGV[6], ARGV[7] == '1'
 if redis.call('EXISTS', hash) == 0 then
   if identity == '' then return nil end
   redis.call('HSET', hash, 'id', identity)
 end
-local at = 7
+local at = 8
 local function each(apply)
   local count = tonumber(ARGV[at]); at = at + 1
   for _ = 1, count do apply() end
@@ -66,18 +66,21 @@ each(function() redis.call('HINCRBY', hash, ARGV[at], ARGV[at + 1]); at = at + 2
 each(function() redis.call('HSET', hash, ARGV[at], ARGV[at + 1]); at = at + 2 end)
 each(function() redis.call('RPUSH', calls, ARGV[at]); at = at + 1 end)
 redis.call('LTRIM', calls, -tonumber(ARGV[at]), -1)
-redis.call('PEXPIRE', hash, ttl_ms)
-redis.call('PEXPIRE', calls, ttl_ms)
-redis.call('ZADD', everybody, now, member)
-redis.call('ZADD', own, now, member)
-redis.call('PEXPIRE', own, ttl_ms)
+if uses then
+  redis.call('PEXPIRE', hash, ttl_ms)
+  redis.call('ZADD', everybody, now, member)
+  redis.call('ZADD', own, now, member)
+  redis.call('PEXPIRE', own, ttl_ms)
+end
+redis.call('PEXPIRE', calls, redis.call('PTTL', hash))
 while redis.call('ZCARD', everybody) > most do
   local oldest = redis.call('ZPOPMIN', everybody)[1]
   local tenant = string.match(oldest, '^[^/]*')
   redis.call('DEL', prefix .. ':session:' .. oldest, prefix .. ':calls:' .. oldest)
   redis.call('ZREM', prefix .. ':of:' .. tenant, oldest)
 end
-return {redis.call('HGETALL', hash), redis.call('LRANGE', calls, -tonumber(ARGV[at + 1]), -1)}
+local used = redis.call('ZSCORE', everybody, member) or now
+return {redis.call('HGETALL', hash), redis.call('LRANGE', calls, -tonumber(ARGV[at + 1]), -1), used}
 """
 
 _log = logging.getLogger(__name__)
@@ -130,6 +133,10 @@ class RedisStore:
         self._changed.add(session)
 
     async def get(self, tenant: str, session_id: str) -> Session | None:
+        """A look: only calls keep a session alive."""
+        return await self._loaded(tenant, session_id, uses=False)
+
+    async def _loaded(self, tenant: str, session_id: str, *, uses: bool) -> Session | None:
         session = self._held.get((tenant, session_id))
         if session is None:
             place = self._key("session", _member(tenant, session_id))
@@ -138,13 +145,14 @@ class RedisStore:
                 return None
             # Meanwhile another call here may have loaded it: two of one would drift apart.
             session = self._held.get((tenant, session_id)) or self._hold(identified(raw))
-        return session if await self._sync(session, calls=KEPT_CALLS) else None
+        is_there = await self._sync(session, uses=uses, calls=KEPT_CALLS)
+        return session if is_there else None
 
     async def get_or_create(self, tenant: str, session_id: str, kind: CallKind) -> Session:
         session = self._held.get((tenant, session_id))
         if session is None:
             session = self._hold(Session(id=session_id, tenant=tenant, kind=kind, identified=True))
-        await self._sync(session, create=True)
+        await self._sync(session, uses=True, create=True)
         return session
 
     async def extend(self, tenant: str, kind: CallKind, digests: list[bytes]) -> Session:
@@ -152,13 +160,17 @@ class RedisStore:
         if session is None:
             name = UNNAMED_PREFIX + secrets.token_hex(16)
             session = self._hold(Session(id=name, tenant=tenant, kind=kind, identified=False))
-            await self._sync(session, create=True)
+            await self._sync(session, uses=True, create=True)
         session.history_digest = digests[-1] if digests else b""
         return session
 
     async def save(self, session: Session) -> None:
         """A call has ended: an unnamed session can be continued from now on."""
-        if await self._sync(session) and session.history_digest and not session.identified:
+        if (
+            await self._sync(session, uses=True)
+            and session.history_digest
+            and not session.identified
+        ):
             place = self._key("history", session.tenant, session.history_digest.hex())
             await self._asked(self._redis.set(place, session.id, px=self._ttl_ms))
 
@@ -195,7 +207,7 @@ class RedisStore:
         return session
 
     async def _sync(
-        self, session: Session, *, create: bool = False, calls: int = CALLS_READ
+        self, session: Session, *, uses: bool, create: bool = False, calls: int = CALLS_READ
     ) -> bool:
         """Sends what changed here and brings in what others changed; False: it was removed."""
         synced = self._synced.get(session)
@@ -204,23 +216,30 @@ class RedisStore:
         async with synced.lock:  # what is on its way must not be sent twice
             sent, records = flat_of(session, self._wall_s), unstored_calls(session, synced)
             stored = await self._exchanged(
-                session, changes(sent, synced.flat), records, create, calls
+                session, changes(sent, synced.flat), records, uses, create, calls
             )
             if stored is not None:
-                fields, raw_calls = stored
+                fields, raw_calls, used_unix_s = stored
                 remote = dict(zip(fields[::2], fields[1::2], strict=True))
                 synced.flat = merge(session, remote, sent, self._wall_s)
                 note_stored(records, synced)
                 merge_calls(session, raw_calls, synced, self._wall_s)
-                session.used_s = time.time() - self._wall_s
+                session.used_s = float(used_unix_s) - self._wall_s
                 return True
         self._drop(session)
         return False
 
     async def _exchanged(
-        self, session: Session, changed: Flat, records: list[CallRecord], create: bool, calls: int
+        self,
+        session: Session,
+        changed: Flat,
+        records: list[CallRecord],
+        uses: bool,
+        create: bool,
+        calls: int,
     ) -> Any:
-        """All fields and the last call records, or None: there is no such session."""
+        """All fields, the last call records and when a call last used it, or None: there is no such
+        session."""
         member = _member(*session.key)
         keys = [
             self._key("session", member),
@@ -230,7 +249,7 @@ class RedisStore:
         ]
         arguments = [
             *(self._ttl_ms, time.time(), member, self._max_sessions, self._prefix),
-            identity_of(session) if create else b"",
+            *(identity_of(session) if create else b"", int(uses)),
             *_counted(changed.counters.items()),
             *_counted(changed.values.items()),
             *_counted((encoded_call(record, self._wall_s),) for record in records),
@@ -250,7 +269,7 @@ class RedisStore:
             place = self._key("history", tenant, digest.hex())
             name = await self._asked(self._redis.getdel(place))
             if name is not None:
-                return await self.get(tenant, name.decode())
+                return await self._loaded(tenant, name.decode(), uses=True)
         return None
 
     async def _flush_now_and_then(self) -> None:
@@ -262,7 +281,7 @@ class RedisStore:
         changed, self._changed = self._changed, set()
         for session in changed:
             try:
-                await self._sync(session)
+                await self._sync(session, uses=False)
             except StoreUnavailable as error:
                 self._changed.add(session)
                 _log.warning("%s; what shadow work did is kept for later", error)

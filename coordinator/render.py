@@ -21,7 +21,7 @@ from policy.segments import common_prefix_length
 if TYPE_CHECKING:
     from coordinator.engine_post import EnginePost
     from coordinator.history import History
-    from coordinator.node_state import Instance
+    from coordinator.instances import Instance
     from coordinator.shadow_counters import ShadowCounters
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.history import History, HistoryHead
-    from coordinator.node_state import Pair
+    from coordinator.instances import Pair
     from coordinator.sessions import Session
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.engine_post import EnginePost
-    from coordinator.node_state import Instance
+    from coordinator.instances import Instance
     from engine.push_ask import PushAnswer, PushAsk
 
 _PATH = "/v1/completions"

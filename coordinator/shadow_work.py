@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from configs.schema import ClusterConfig
     from coordinator.history import History
-    from coordinator.node_state import Cluster, Pair
+    from coordinator.instances import Pair
+    from coordinator.node_state import Cluster
     from coordinator.push_grants import Granted
     from coordinator.sessions import Session
     from coordinator.shadow_counters import ShadowCounters

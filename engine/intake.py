@@ -19,7 +19,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from engine.compat import check_internal_names, check_vllm_version
-from engine.cores import bind_thread, yield_to_compute
+from engine.cores import bind_thread
 from engine.features import check_features
 from engine.marks import MarkInvalid, Marks, read_marks
 from engine.params import EngineParams, EngineParamsInvalid
@@ -72,7 +72,6 @@ class ShadowIntake(Scheduler):
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         if self.params.cpus:
             bind_thread(self.params.cpus)
-            logger.info("threads %s only poll: lower priority", yield_to_compute())
         self.shadow_queue = ShadowQueue(self.params.segment_tokens)
         self.shadow_stats = ShadowStats()
         self.shadows: dict[str, ShadowRequest] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,7 @@ import numpy as np
 
 from kv_transport.errors import PeerGone
 from kv_transport.link import EndedTransfer
+from kv_transport.nixl_progress import sleeping_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +74,9 @@ class NixlEnd:
 
         self.memory = memory
         config = nixl_agent_config(num_threads=threads, capture_telemetry=True)
-        self._agent = nixl_agent(name, config)
+        # As in engine.nixl.
+        with sleeping_progress(nixl_agent) if memory.kind == "DRAM" else nullcontext():
+            self._agent = nixl_agent(name, config)
         place = (memory.address, memory.size_bytes, memory.device, "")
         self._registered = self._agent.register_memory([place], memory.kind)
 

@@ -3,7 +3,8 @@
 NIXL can do it, but its Python API fixes the thread's delay at 0: it polls without a pause. Two
 engines on a core took a fifth of it from whoever computed, and starved the kernel's own workers.
 
-Host: engine.nixl, on CPUs. Does not import NIXL: the agent's class is given."""
+Hosts: engine.nixl and kv_transport.nixl_link, on CPUs. Does not import NIXL: the agent's class is
+given."""
 
 from __future__ import annotations
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
-from rich.console import Console
 
 from bench.bandwidth.engine_pull import PullMissing
 from bench.bandwidth.memory import segment_type
@@ -26,6 +24,7 @@ from bench.bandwidth.shapes import Grid
 from bench.bandwidth.story import Pulls, engine_pulls, run_bandwidth
 from bench.bandwidth.table import bandwidth_table, closing_lines
 from bench.bandwidth.wide_pair import PROMPT_TOKENS, ModelMissing, free_ports, write_pair
+from bench.terminal import unwind_on_sigterm, wide_console
 from configs.load import load_config
 from configs.profile import load_profile, profile_names
 from coordinator.run_state import RunDirBusy
@@ -33,7 +32,7 @@ from coordinator.start_errors import ClusterStartError
 from kv_transport.errors import KvTransportError
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from rich.console import Console
 
 MODELS = Path(".models")
 RESULT = "bandwidth.json"
@@ -62,11 +61,8 @@ PULLS = 12
 
 def main() -> int:
     arguments = _arguments()
-    # The engines are stopped by leaving their block: SIGTERM must unwind as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupt)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=190)
+    unwind_on_sigterm()
+    console = wide_console(190)
     try:
         return _run(arguments, console)
     except (
@@ -159,10 +155,6 @@ def _arguments() -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     return arguments
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Raw NIXL: this process reads from and writes to the memory of another one.
-
-NIXL's progress threads poll without a pause. As in our engines they go behind what copies: on two
-cores, two of them would take half of the time from every figure."""
+"""Raw NIXL: this process reads from and writes to the memory of another one."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from typing import TYPE_CHECKING
 from bench.bandwidth.memory import allocate
 from bench.bandwidth.peer import STOP, Peer
 from bench.bandwidth.rows import Timing
-from engine.cores import yield_to_compute
 from kv_transport.nixl_link import NixlEnd, Operation
 
 if TYPE_CHECKING:
@@ -64,7 +60,6 @@ def nixl_pair(kind: SegmentType, size_bytes: int) -> Iterator[NixlPair]:
         local = allocate(kind, size_bytes)
         local.fill(0)
         end = NixlEnd("bandwidth-initiator", local.memory)
-        yield_to_compute()
         yield NixlPair(local=local, end=end, peer=peer, invitation=peer.answer())
         end.close()
 
@@ -93,7 +88,6 @@ def _serve(connection: Connection, kind: SegmentType, size_bytes: int) -> None:
     buffer = allocate(kind, size_bytes)
     buffer.fill(0)
     end = NixlEnd("bandwidth-target", buffer.memory)
-    yield_to_compute()
     connection.send(end.invitation())
     while (asked := connection.recv()) != STOP:
         if asked != "digest":

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bench.demo.errors import DemoError
 from bench.demo.options import Options
+from bench.terminal import unwind_on_sigterm, wide_console
 from configs.errors import ConfigError
 from coordinator.run_state import RunDirBusy
 from coordinator.start_errors import ClusterStartError
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 PD_CONFIG, PD_OUT = Path("configs/local_pd.yaml"), Path("out/demo")
 COLOCATED_CONFIG = Path("configs/local_colocated.yaml")
@@ -47,25 +43,14 @@ def demo(
         base_url=base_url,
         seed=seed,
     )
-    # The cluster is stopped by leaving its block: SIGTERM must unwind as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupt)
-    console = _console(stderr=False)
+    unwind_on_sigterm()
+    console, errors = wide_console(110), wide_console(110, stderr=True)
     try:
         code = run_demo(options, console)
     except (DemoError, ClusterStartError, RunDirBusy, ConfigError) as error:
-        _console(stderr=True).print(f"demo failed: {error}", markup=False, soft_wrap=True)
+        errors.print(f"demo failed: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        _console(stderr=True).print("interrupted; what the demo started is stopped")
+        errors.print("interrupted; what the demo started is stopped")
         raise typer.Exit(130) from None
     raise typer.Exit(code)
-
-
-def _console(*, stderr: bool) -> Console:
-    """In a file or a pipe, where rich assumes 80 columns, the table gets the width it needs."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=110)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

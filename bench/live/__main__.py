@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
 
 from bench.demo.errors import CallFailed
 from bench.live.calibrate import NotSaturated
@@ -31,12 +28,13 @@ from bench.live.errors import LiveError
 from bench.live.options import Options, Topology
 from bench.live.settings import FULL, SMOKE
 from bench.live.store import ResultsMixed
+from bench.terminal import unwind_on_sigterm, wide_console
 from configs.errors import ConfigError
 from coordinator.run_state import RunDirBusy
 from coordinator.start_errors import ClusterStartError
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from rich.console import Console
 
 CONFIGS: dict[Topology, Path] = {
     "colocated": Path("configs/local_colocated.yaml"),
@@ -47,11 +45,8 @@ MATRICES = {"colocated": (full_matrix, smoke_matrix), "pd": (pd_matrix, pd_smoke
 
 def main() -> int:
     arguments = _arguments()
-    # The engines are stopped by leaving their block: SIGTERM must unwind as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupt)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=190)
+    unwind_on_sigterm()
+    console = wide_console(190)
     try:
         return _run(arguments, console)
     except (
@@ -150,10 +145,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gate", action="store_true", help="exit 1 if an aim is missed")
     parser.add_argument("--fresh", action="store_true", help="forget the cells that are on disk")
     return parser.parse_args()
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -48,7 +48,13 @@ OVERHEADS = (
     ("unused_shadow_pct", "shadow tokens never used (%)"),
 )
 GROUPS = ("xRouteBench", "FusionBench", "Router-R1", BENCHMARKS, CODING_GROUP)
-MARK = {"color": "black", "marker": "_", "markersize": 11, "markeredgewidth": 2.0, "linestyle": ""}
+MARK: dict[str, Any] = {
+    "color": "black",
+    "marker": "_",
+    "markersize": 11,
+    "markeredgewidth": 2.0,
+    "linestyle": "",
+}
 MARK_LABEL = "the paper's text"
 
 
@@ -148,7 +154,7 @@ def _bar(panel: Axes, row: Row | None, place: int, number: int, width: float, ch
             error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#444444"},
         )
     if row.paper is not None:
-        panel.plot(at, row.paper, **MARK)  # type: ignore[arg-type]
+        panel.plot(at, row.paper, **MARK)
 
 
 def _finish(figure: Figure, names: Sequence[ApproachName], title: str, path: Path) -> None:
@@ -160,7 +166,7 @@ def _finish(figure: Figure, names: Sequence[ApproachName], title: str, path: Pat
         if not panel.has_data() or not names:
             panel.text(0.5, 0.5, "not simulated yet", ha="center", transform=panel.transAxes)
     handles: list[Artist] = [Patch(color=COLORS[name], label=str(name)) for name in names]
-    handles.append(Line2D([], [], label=MARK_LABEL, **MARK))  # type: ignore[arg-type]
+    handles.append(Line2D([], [], label=MARK_LABEL, **MARK))
     figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False)
     figure.suptitle(title, fontsize=12)
     figure.savefig(path, dpi=110)

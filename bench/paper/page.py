@@ -50,7 +50,6 @@ def _tolerance(unit: str, paper: float) -> float:
 def page(
     rows: Sequence[Row],
     about: Sequence[str],
-    unavailable: Mapping[str, str],
     pictures: Mapping[str, str],
     more: Sequence[str] = (),
 ) -> str:
@@ -61,7 +60,6 @@ def page(
         by_verdict[verdict_of(row)].append(row)
     lines = ["# The paper's experiments on our simulator", ""]
     lines += [*about, "", *_counts(by_verdict, len(compared)), ""]
-    lines += _not_simulated(unavailable)
     lines += ["## Every number that the paper's text gives", "", *_table(compared), ""]
     lines += _disagreements(
         [row for row in compared if verdict_of(row) in (Verdict.HIGHER, Verdict.LOWER)]
@@ -79,14 +77,6 @@ def _counts(by_verdict: Mapping[Verdict, Sequence[Row]], compared: int) -> list[
         f"percentage (a hit rate: {RATE_POINTS:g} points); it is too uncertain if the difference "
         f"is larger, but below {ERRORS:g} standard errors."
     ]
-
-
-def _not_simulated(unavailable: Mapping[str, str]) -> list[str]:
-    if not unavailable:
-        return []
-    lines = ["## Approaches that are not simulated yet", ""]
-    lines += [f"- {name}: {why}" for name, why in unavailable.items()]
-    return [*lines, ""]
 
 
 def _table(rows: Sequence[Row]) -> list[str]:

@@ -49,10 +49,9 @@ def run_study(
         Progress(console, f"{scale.name} study"),
     )
     cells = [Ran(plan, result) for plan, result in zip(plans, results, strict=True)]
-    rows, unavailable = rows_of(cells), _unavailable(cells)
+    rows = rows_of(cells)
     document = {
         "about": about(scale, latency),
-        "unavailable": unavailable,
         "rows": [row.to_json() for row in rows],
     }
     _write_json(result_dir / "tables.json", document)
@@ -61,7 +60,7 @@ def run_study(
         if path is not None:
             shown = {f"{folder}{name}": caption for name, caption in pictures.items()}
             more = _sensitivity_section(result_dir, folder)
-            text = page(rows, about(scale, latency), unavailable, shown, more)
+            text = page(rows, about(scale, latency), shown, more)
             write_whole(path, text.encode())
     if page_at is not None:
         _copy_pictures(result_dir, page_at.parent / PICTURES)
@@ -159,15 +158,6 @@ def _sensitivity_section(result_dir: Path, folder: str) -> list[str]:
                 f"{shown} | {paper.value:g} | {paper.source} |"
             )
     return [*lines, ""]
-
-
-def _unavailable(cells: Sequence[Ran]) -> dict[str, str]:
-    """By approach; the clusters may differ in what they can do."""
-    found: dict[str, str] = {}
-    for cell in cells:
-        for name, why in cell.result.unavailable.items():
-            found.setdefault(f"{name} ({cell.plan.cluster})", why)
-    return found
 
 
 def _write_json(path: Path, document: Any) -> None:

@@ -60,7 +60,6 @@ def split(
     plan = plan_split(question, Folder(result_dir / "cells"), workers, errors_console())
     picture = result_dir / "split.png"
     write_split(plan, f"{gpus} H100s per model, {_setting(question)}", picture)
-    _say_unavailable(plan.unavailable)
     if as_json:
         print_json(plan.to_json())
         return
@@ -100,7 +99,6 @@ def links(
     plan = plan_links(question, decode, Folder(result_dir / "cells"), workers, errors_console())
     picture = result_dir / "links.png"
     write_links(plan, f"{gpus} H100s per model, {_setting(question)}", picture)
-    _say_unavailable(plan.unavailable)
     if as_json:
         print_json(plan.to_json())
         return
@@ -143,11 +141,6 @@ def _question(
 
 def _setting(question: Question) -> str:
     return f"load {question.rho:g} of capacity, peak hour, H100 as {question.latency}"
-
-
-def _say_unavailable(unavailable: dict[str, str]) -> None:
-    for name, why in unavailable.items():
-        typer.echo(f"left out: {name}: {why}", err=True)
 
 
 def _split_table(plan: SplitPlan, question: Question) -> Table:

@@ -41,7 +41,6 @@ class LinkPoint(NamedTuple):
 
 class LinkPlan(NamedTuple):
     points: tuple[LinkPoint, ...]
-    unavailable: dict[str, str]
 
     def limit_gb_per_s(self, approach: str) -> float | None:
         """None if nothing was measured; the lowest one tried means that none was a limit."""
@@ -67,7 +66,6 @@ class LinkPlan(NamedTuple):
                 for point in self.points
             ],
             "enough_gb_per_s_per_gpu": {str(name): self.limit_gb_per_s(name) for name in NAMES},
-            "unavailable": self.unavailable,
         }
 
 
@@ -102,10 +100,7 @@ def plan_links(
     by_bandwidth: dict[float, list[CellResult]] = {}
     for (gb_per_s, _), result in zip(runs, results, strict=True):
         by_bandwidth.setdefault(gb_per_s, []).append(result)
-    unavailable = {name: why for one in results for name, why in one.unavailable.items()}
-    return LinkPlan(
-        tuple(_point(gb_per_s, cells) for gb_per_s, cells in by_bandwidth.items()), unavailable
-    )
+    return LinkPlan(tuple(_point(gb_per_s, cells) for gb_per_s, cells in by_bandwidth.items()))
 
 
 def _point(gb_per_s: float, cells: Sequence[CellResult]) -> LinkPoint:

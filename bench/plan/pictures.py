@@ -41,7 +41,6 @@ def write_split(plan: SplitPlan, title: str, path: Path) -> None:
         handles += [
             Line2D([], [], color=color, marker="o", label=f"mean LLM call, {name}")
             for name, color in COLORS.items()
-            if str(name) not in plan.unavailable
         ]
         handles.append(
             Line2D([], [], color="black", marker="x", linestyle="",

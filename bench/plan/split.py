@@ -48,7 +48,6 @@ class SplitPoint(NamedTuple):
 
 class SplitPlan(NamedTuple):
     points: tuple[SplitPoint, ...]
-    unavailable: dict[str, str]
 
     def of(self, model: str) -> tuple[SplitPoint, ...]:
         return tuple(point for point in self.points if point.model == model)
@@ -101,18 +100,12 @@ def plan_split(question: Question, folder: Folder, workers: int, console: Consol
     cells: dict[tuple[str, PoolConfig], list[CellResult]] = {}
     if len(question.models) > 1:
         cells = _with_sessions(question, capacities, best, folder, workers, console)
-    unavailable = {
-        name: why
-        for results in cells.values()
-        for result in results
-        for name, why in result.unavailable.items()
-    }
     points = tuple(
         _point(model, pool, capacity_per_s, cells.get((model, pool), []))
         for model, by_split in capacities.items()
         for pool, capacity_per_s in by_split.items()
     )
-    return SplitPlan(points, unavailable)
+    return SplitPlan(points)
 
 
 def _capacities(

@@ -40,16 +40,14 @@ class Ran(NamedTuple):
 def run_cell(
     config: SimConfig, names: Sequence[ApproachName], capacities_per_s: tuple[float, ...]
 ) -> CellResult:
-    return cell_result(config, *run_approaches(config, names, capacities_per_s))
+    return cell_result(config, run_approaches(config, names, capacities_per_s))
 
 
-def cell_result(config: SimConfig, runs: Sequence[Ran], unavailable: dict[str, str]) -> CellResult:
-    """Of approaches that can be run; there may be none."""
+def cell_result(config: SimConfig, runs: Sequence[Ran]) -> CellResult:
     finished = np.logical_and.reduce([run.outcome.finished for run in runs])
     results = {str(run.name): _result(config, run, finished) for run in runs}
     return CellResult(
         results=results,
-        unavailable=unavailable,
         sim_s=round(sum(run.outcome.end_s for run in runs), 6),
         events=sum(run.outcome.events for run in runs),
     )
@@ -57,22 +55,16 @@ def cell_result(config: SimConfig, runs: Sequence[Ran], unavailable: dict[str, s
 
 def run_approaches(
     config: SimConfig, names: Sequence[ApproachName], capacities_per_s: tuple[float, ...]
-) -> tuple[list[Ran], dict[str, str]]:
-    """Also tells which approaches the simulator cannot run, in its own words."""
+) -> list[Ran]:
     cluster, workload = cluster_of(config), workload_of(config, capacities_per_s)
     runs: list[Ran] = []
-    unavailable: dict[str, str] = {}
     for name in names:
         switches = switches_of(name, config.shadow, config.host_tier)
-        try:
-            simulation = Simulation(cluster, workload, switches)
-        except NotImplementedError as error:
-            unavailable[str(name)] = str(error)
-            continue
+        simulation = Simulation(cluster, workload, switches)
         outcome = simulation.run()
         check(simulation)
         runs.append(Ran(name, cluster, outcome))
-    return runs, unavailable
+    return runs
 
 
 def measured_calls(config: SimConfig, outcome: Outcome) -> np.ndarray:

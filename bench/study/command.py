@@ -51,15 +51,11 @@ def run(
 ) -> None:
     """One cluster, one workload, one approach: a table and a timeline."""
     # Here, because no other `shadowprefill` command needs numpy or matplotlib.
-    from bench.study.single import NotSimulated, run_single
+    from bench.study.single import run_single
 
     loaded = loaded_or_exit(config, overrides or ())
     picture = result_dir / f"{config.stem}-{loaded.approach}.png"
-    try:
-        found = run_single(loaded, result_dir, workers, picture, errors_console())
-    except NotSimulated as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+    found = run_single(loaded, result_dir, workers, picture, errors_console())
     if as_json:
         print_json(found.document)
         return
@@ -99,8 +95,6 @@ def compare(
         workers,
         errors_console(),
     )
-    for name, why in found.unavailable.items():
-        typer.echo(f"left out: {name}: {why}", err=True)
     if as_json:
         print_json(found.document)
     else:

@@ -71,8 +71,6 @@ class ApproachResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class CellResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     results: Mapping[str, ApproachResult]
     """By approach; calls are those that ended under every one of them."""
-    unavailable: Mapping[str, str]
-    """By approach, what the simulator said."""
     sim_s: float
     """Simulated, all approaches together."""
     events: int

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 class Compared(NamedTuple):
     table: Table
-    unavailable: dict[str, str]
     document: dict[str, Any]
 
 
@@ -59,16 +58,11 @@ def compare_approaches(
         workers,
         Progress(console, "cells"),
     )
-    unavailable = {name: why for cell in cells for name, why in cell.unavailable.items()}
-    known = [name for name in names if str(name) not in unavailable]
     runs = f"{len(cells)} runs of {config.run.measured_s:g} s"
     document = {
         "config": config.model_dump(mode="json"),
         "cells": len(cells),
-        "baseline": str(known[0]),
-        "approaches": compare_json(cells, known),
-        "unavailable": unavailable,
+        "baseline": str(names[0]),
+        "approaches": compare_json(cells, names),
     }
-    return Compared(
-        compare_table(cells, known, f"{runs}, mean ± standard error"), unavailable, document
-    )
+    return Compared(compare_table(cells, names, f"{runs}, mean ± standard error"), document)

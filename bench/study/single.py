@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from bench.study.schema import SimConfig
 
 
-class NotSimulated(ValueError):
-    """The simulator says that it does not have this approach; choose another one."""
-
-
 class Single(NamedTuple):
     table: Table
     lines: list[str]
@@ -34,20 +30,17 @@ class Single(NamedTuple):
 def run_single(
     config: SimConfig, result_dir: Path, workers: int, picture: Path, console: Console
 ) -> Single:
-    """Raises NotSimulated."""
     folder = Folder(result_dir / "cells")
     capacities = capacities_of([config], folder, workers, Progress(console, "capacities"))
     capacities_per_s = capacities[key_of(config)]
-    runs, unavailable = run_approaches(config, (config.approach,), capacities_per_s)
-    if not runs:
-        raise NotSimulated(f"{config.approach}: {unavailable[str(config.approach)]}")
+    runs = run_approaches(config, (config.approach,), capacities_per_s)
     outcome = runs[0].outcome
     models = tuple(config.models)
     title = _title(config)
     write_timeline(
         outcome, models, config.run.warmup_s, config.run.end_s + config.run.drain_s, title, picture
     )
-    result = cell_result(config, runs, {}).results[str(config.approach)]
+    result = cell_result(config, runs).results[str(config.approach)]
     document = {
         "config": config.model_dump(mode="json"),
         "capacities_per_s": dict(zip(models, capacities_per_s, strict=False)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.node_state import BREAKER, PAIR_BREAKER
+from coordinator.instances import BREAKER
+from coordinator.node_state import PAIR_BREAKER
 from tests.coordinator.call_rig import CHAT, TWO_PD, a_chat, a_coordinator
 from tests.coordinator.test_node_state import Clock, a_session, some_instances
 

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.calls import CallKind
 from coordinator.history import History
-from coordinator.node_state import Instance, Pair
+from coordinator.instances import Instance, Pair
 from coordinator.sessions import Session
 from coordinator.shadow_job import JobLimits, ShadowJob, Step
 from coordinator.stream_text import Answer

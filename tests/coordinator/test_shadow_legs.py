@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.engine_post import ShadowFailed, ShadowFailure
-from coordinator.node_state import Instance
+from coordinator.instances import Instance
 from coordinator.shadow_legs import Computed, Segment, compute
 from policy.vocabulary import Role
 

@@ -8,7 +8,7 @@ import pytest
 
 from configs.schema import ModelConfig
 from coordinator.errors import HeaderInvalid
-from coordinator.node_state import Instance
+from coordinator.instances import Instance
 from coordinator.slo import CallSlo, SloWish, slo_of, slo_wish
 from policy.vocabulary import RequestClass, Role
 from tests.coordinator.call_rig import COLOCATED, PD, TWO_PD, a_chat, a_coordinator

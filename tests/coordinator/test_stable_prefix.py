@@ -12,7 +12,7 @@ import pytest
 from coordinator.calls import CallKind
 from coordinator.engine_post import ShadowFailed, ShadowFailure
 from coordinator.history import History, ReasoningKept
-from coordinator.node_state import Instance
+from coordinator.instances import Instance
 from coordinator.render import Renderer
 from coordinator.shadow_counters import ShadowCounters
 from coordinator.stream_text import NO_ANSWER_YET, Answer, ToolCall

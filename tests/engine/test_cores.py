@@ -1,4 +1,4 @@
-"""Threads of an engine: on their cores, and polling ones behind those that compute."""
+"""Threads of an engine stay on their cores."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ import pytest
 
 from engine.cores import CoresInvalid, bind_thread, bound_cpus
 
-POLLING = """
-import hashlib, os, threading
-from engine.cores import POLLER_NICE, yield_to_compute
-busy = lambda: hashlib.pbkdf2_hmac("sha256", b"a", b"b", 10**9)  # runs without the GIL
-polls = threading.Thread(target=busy, daemon=True)
-sleeps = threading.Thread(target=threading.Event().wait, daemon=True)
-for thread in (polls, sleeps):
-    thread.start()
-assert yield_to_compute() == [polls.native_id]
-assert os.getpriority(os.PRIO_PROCESS, polls.native_id) == POLLER_NICE
-assert os.getpriority(os.PRIO_PROCESS, sleeps.native_id) == 0
-assert os.getpriority(os.PRIO_PROCESS, os.getpid()) == 0
-os._exit(0)
-"""
 BINDING = """
 import os
 from engine.cores import bind_thread
@@ -33,11 +19,10 @@ assert os.sched_getaffinity(0) == {core}
 """
 
 
-# In a process of their own: a lowered priority and a narrowed affinity would stay.
-@pytest.mark.parametrize("script", [POLLING, BINDING], ids=["polling", "binding"])
-def test_in_a_process_of_its_own(script: str) -> None:
+def test_a_bound_thread_runs_on_its_core() -> None:
+    # In a process of its own: a narrowed affinity would stay.
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", BINDING], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -33,7 +33,7 @@ def a_cell(
     results = {
         str(name): a_result(switches=some_sums(latency_s=at)) for name, at in latencies_s.items()
     }
-    cell = CellResult(results=results, unavailable={}, sim_s=1.0, events=1)
+    cell = CellResult(results=results, sim_s=1.0, events=1)
     return Ran(Planned(cluster, pair, config, tuple(latencies_s)), cell)
 
 
@@ -123,11 +123,9 @@ def test_the_page_names_what_is_missing_and_what_does_not_agree() -> None:
     text = page(
         [a_row(20.0, 10.0, 0.5), a_row(None, 5.0)],
         ["About."],
-        {"eager (colocated)": "not built"},
         {"ladder.png": "The ladder"},
     )
     assert "2 numbers: 0 agrees, 1 ours is higher, 0 ours is lower, 0 too uncertain" in text
-    assert "- eager (colocated): not built" in text
     assert "20.0 ± 0.5" in text
     assert f"- {UNKNOWN} (hit rate, all, colocated, {HOST}: 20.0 ± 0.5 against 10.)" in text
     assert "![The ladder](ladder.png)" in text

@@ -37,7 +37,6 @@ SPLITS = SplitPlan(
         a_split(2, 20.0, 3.0, 2.0),
         a_split(3, 20.0, 2.5, 2.2),
     ),
-    {},
 )
 
 
@@ -74,7 +73,7 @@ def a_link(gb_per_s: float, call_s: float, attained_pct: float = 99.0) -> LinkPo
 def test_the_lowest_bandwidth_that_loses_nothing_is_enough(
     points: list[LinkPoint], enough: float
 ) -> None:
-    plan = LinkPlan(tuple(points), {})
+    plan = LinkPlan(tuple(points))
     assert plan.limit_gb_per_s(OFF) == enough
     assert plan.limit_gb_per_s(ON) is None
     assert plan.to_json()["enough_gb_per_s_per_gpu"] == {OFF: enough, ON: None}
@@ -82,9 +81,7 @@ def test_the_lowest_bandwidth_that_loses_nothing_is_enough(
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     write_split(SPLITS, "splits", tmp_path / "split.png")
-    write_split(
-        SplitPlan((SplitPoint("m", 1, 1, 4.0, {}, {}),), {}), "alone", tmp_path / "alone.png"
-    )
-    write_links(LinkPlan((a_link(10, 2.0), a_link(20, 1.0)), {}), "links", tmp_path / "links.png")
+    write_split(SplitPlan((SplitPoint("m", 1, 1, 4.0, {}, {}),)), "alone", tmp_path / "alone.png")
+    write_links(LinkPlan((a_link(10, 2.0), a_link(20, 1.0))), "links", tmp_path / "links.png")
     for name in ("split", "alone", "links"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

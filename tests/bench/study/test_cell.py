@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.sim.approach import Approach
-from bench.sim.simulation import Simulation
 from bench.study.approaches import ApproachName
 from bench.study.cell import cell_result, measured_calls, run_approaches, run_cell
 from bench.study.schema import PoolConfig
@@ -20,7 +18,7 @@ def test_sums_are_those_of_the_measured_calls() -> None:
     config = a_config()
     runs, _ = run_approaches(config, (BASE,), CAPACITIES_PER_S)
     outcome = runs[0].outcome
-    result = cell_result(config, runs, {}).results[BASE]
+    result = cell_result(config, runs).results[BASE]
     begun_s = {
         int(session): float(outcome.arrival_s[(outcome.session == session)].min())
         for session in np.unique(outcome.session[outcome.session >= 0])
@@ -43,7 +41,7 @@ def test_sums_are_those_of_the_measured_calls() -> None:
 def test_normal_requests_of_the_measured_window_are_counted() -> None:
     config = a_config(sessions=None)
     runs, _ = run_approaches(config, (BASE,), CAPACITIES_PER_S)
-    result = cell_result(config, runs, {}).results[BASE]
+    result = cell_result(config, runs).results[BASE]
     arrival_s = runs[0].outcome.arrival_s
     assert result.normal is not None
     assert result.normal.requests == int(((arrival_s >= 10) & (arrival_s < 30)).sum())
@@ -62,19 +60,3 @@ def test_only_a_split_cluster_has_busy_links() -> None:
 def test_the_same_seed_gives_the_same_cell() -> None:
     first = run_cell(a_config(), (BASE,), CAPACITIES_PER_S)
     assert run_cell(a_config(), (BASE,), CAPACITIES_PER_S) == first
-
-
-def test_an_approach_that_the_simulator_refuses_is_named_and_not_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = Simulation.__init__
-
-    def refuse(self: Simulation, *arguments: object) -> None:
-        if len(arguments) > 2 and isinstance(arguments[2], Approach) and arguments[2].oracle:
-            raise NotImplementedError("no oracle today")
-        plain(self, *arguments)
-
-    monkeypatch.setattr(Simulation, "__init__", refuse)
-    cell = run_cell(a_config(), (BASE, ApproachName.ORACLE), CAPACITIES_PER_S)
-    assert list(cell.results) == [BASE]
-    assert cell.unavailable == {"oracle": "no oracle today"}
