@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from bench.fake_engine.app import FakeApp
 
 
+ACCEPT_TURNS = 4
+"""Of the event loop, from `accept()` to the end of `connection_made` (asyncio's selector loop takes
+three: a task, its transport, the protocol)."""
+
+
 class DroppingProtocol(HttpToolsProtocol):
     """Gives the application a way to lose the connection, which ASGI has no word for."""
 
@@ -40,21 +45,35 @@ async def running(app: FakeApp, port: int = 0) -> AsyncIterator[str]:
     state = ServerState()
     protocol = functools.partial(DroppingProtocol, config=config, server_state=state, app_state={})
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port)
-    faults = app.state.engine.faults
     loop = asyncio.get_running_loop()
+    closings: list[asyncio.Task[None]] = []
 
     def close() -> None:
-        server.close()
-        for connection in list(state.connections):
-            connection.transport.abort()
+        closings.append(loop.create_task(close_with_connections(server, state)))
 
-    faults.on_kill(lambda: loop.call_soon_threadsafe(close))
+    app.state.engine.faults.on_kill(lambda: loop.call_soon_threadsafe(close))
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         close()
-        if state.tasks:
-            await asyncio.wait(state.tasks)
+        await asyncio.gather(*closings)
+
+
+async def close_with_connections(server: asyncio.Server, state: ServerState) -> None:
+    """Ends a server of uvicorn's protocol: no connection and no task of it is left."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    # A connection that was accepted a moment ago reaches its protocol only some turns later, and
+    # asyncio forgets it, open, where its server is closed before that.
+    for _ in range(ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    server.close()
+    for connection in list(state.connections):
+        connection.transport.abort()
+    await asyncio.sleep(0)
+    if state.tasks:
+        await asyncio.wait(state.tasks)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 from typing import Any
 
 import aiohttp
@@ -233,6 +235,17 @@ async def test_a_killed_engine_refuses_connections_until_it_is_served_again() ->
             await post(url, CHAT, a_chat())
         async with running(app, port=int(url.rpartition(":")[2])) as again:
             assert (await post(again, CHAT, a_chat()))[0] == 200
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_of_the_last_moment_is_closed_with_the_server(turns: int) -> None:
+    async with running(create_app(model="small")) as url:
+        client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with client, contextlib.suppress(ConnectionResetError):
+        client.settimeout(5)
+        assert client.recv(1) == b"", "still open"
 
 
 async def test_a_tool_call_is_streamed_and_ends_the_answer() -> None:

@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from bench.fake_engine import FakeEngine, RecordedRequest, create_app, running
+from bench.fake_engine.server import close_with_connections
 from configs.schema import ClusterConfig
 from coordinator.app import CoordinatorApp
 from coordinator.app import create_app as create_coordinator
@@ -185,11 +186,7 @@ async def serving(
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
-            server.close()
-            for connection in list(state.connections):
-                connection.transport.abort()
-            if state.tasks:
-                await asyncio.wait(state.tasks)
+            await close_with_connections(server, state)
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

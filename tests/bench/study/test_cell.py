@@ -16,7 +16,7 @@ BASE = ApproachName.NO_SHADOW
 
 def test_sums_are_those_of_the_measured_calls() -> None:
     config = a_config()
-    runs, _ = run_approaches(config, (BASE,), CAPACITIES_PER_S)
+    runs = run_approaches(config, (BASE,), CAPACITIES_PER_S)
     outcome = runs[0].outcome
     result = cell_result(config, runs).results[BASE]
     begun_s = {
@@ -40,7 +40,7 @@ def test_sums_are_those_of_the_measured_calls() -> None:
 
 def test_normal_requests_of_the_measured_window_are_counted() -> None:
     config = a_config(sessions=None)
-    runs, _ = run_approaches(config, (BASE,), CAPACITIES_PER_S)
+    runs = run_approaches(config, (BASE,), CAPACITIES_PER_S)
     result = cell_result(config, runs).results[BASE]
     arrival_s = runs[0].outcome.arrival_s
     assert result.normal is not None

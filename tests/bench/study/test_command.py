@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from bench.study import jobs, single
+from bench.study import jobs
 from bench.study.command import app
 
 if TYPE_CHECKING:
@@ -72,13 +72,3 @@ def test_a_wrong_file_ends_with_every_error_of_it(tmp_path: Path, config: str) -
     assert result.exit_code == 1
     assert "cores: unknown key" in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_an_approach_that_is_not_simulated_ends_the_command_with_its_name(
-    tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(single, "run_approaches", lambda *_: ([], {"oracle": "not here"}))
-    command = ["run", config, "--set", "approach=oracle", "--result-dir", str(tmp_path)]
-    result = RUNNER.invoke(app, command)
-    assert result.exit_code == 1
-    assert result.stderr.endswith("oracle: not here\n")

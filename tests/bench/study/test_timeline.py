@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_every_request_is_in_one_state_from_arrival_to_end(tmp_path: Path) -> None:
-    runs, _ = run_approaches(a_config(), (ApproachName.NO_SHADOW,), (8.0, 8.0))
+    runs = run_approaches(a_config(), (ApproachName.NO_SHADOW,), (8.0, 8.0))
     outcome = runs[0].outcome
     at_s = np.linspace(0, outcome.end_s, 97)
     everyone = np.ones(len(outcome.model), dtype=bool)
