@@ -104,6 +104,10 @@ class ShadowScheduler(ShadowRestore):
             if shadow.started:
                 request.step_limit_tokens = request.num_computed_tokens + chunk.tokens
                 request.before_turn = self.shadow_kv.back
+                # vLLM sends the whole prompt again of a request that the step before did not carry.
+                # Its worker reads that only to recover output tokens, of which a shadow has none
+                # while it is planned; its KV connectors that would read it are refused.
+                self.prev_step_scheduled_req_ids.add(request.request_id)
                 self.running.append(request)
             else:
                 # vLLM fills an admission of one token up with drafts, and their KV would stand in

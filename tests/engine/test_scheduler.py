@@ -118,6 +118,18 @@ def test_only_a_shadow_and_what_may_fail_or_hit_goes_through_our_allocation(
     assert "n0" in asked  # it may find no block
 
 
+def test_the_prompt_of_a_shadow_that_was_hidden_for_a_step_is_not_sent_again(mode: str) -> None:
+    world = a_world(mode)
+    world.add(shadow("s", 1000))
+    world.step()
+    world.step()
+    world.add(normal("n", 32, max_tokens=10))
+    assert world.step() == {"n": 32}
+    output = world.scheduler.schedule()
+    assert output.num_scheduled_tokens == {"n": 1, "s": CHUNK}
+    assert output.scheduled_cached_reqs.all_token_ids == {}
+
+
 def test_an_arriving_request_is_in_the_very_next_step_and_alone(mode: str) -> None:
     world = a_world(mode)
     world.add(shadow("s", 1000))
