@@ -23,6 +23,7 @@ from coordinator.control_shapes import (
 )
 from coordinator.engine_control import tune
 from coordinator.errors import BodyInvalid, ModelUnknown
+from coordinator.load_shapes import LoadAnswer
 from engine.control import CHANGEABLE, ControlRefused
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from coordinator.calls import ShadowHooks
     from coordinator.cluster_view import ClusterViews
     from coordinator.engine_control import Answer
+    from coordinator.instance_loads import InstanceLoads
     from coordinator.live_config import LiveConfig
     from coordinator.session_store import SessionStore
 
@@ -54,6 +56,7 @@ class ClusterApi:
     shadow: ShadowHooks
     sessions: SessionStore
     views: ClusterViews
+    loads: InstanceLoads
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["cluster"])
@@ -63,6 +66,13 @@ class ClusterApi:
             self.summary,
             methods=["GET"],
             response_model=ClusterSummary,
+            responses=REFUSED,
+        )
+        add(
+            "/v1/cluster/load",
+            self.load,
+            methods=["GET"],
+            response_model=LoadAnswer,
             responses=REFUSED,
         )
         add(
@@ -86,6 +96,12 @@ class ClusterApi:
         self.access.operator(request)
         everybody = await self.sessions.page(None, 0, 1)
         return shown(self.views.summary(everybody.total))
+
+    async def load(self, request: Request) -> Response:
+        """What each engine says of itself: queue, KV by class, slack given to shadow work, link.
+        Needs `metrics_port` of its instance."""
+        self.access.operator(request)
+        return shown(await self.loads.answer())
 
     async def config(self, request: Request) -> Response:
         """What is in force now."""

@@ -18,6 +18,7 @@ from coordinator.cluster_view import ClusterViews
 from coordinator.control_api import ControlApi
 from coordinator.delivery import Delivery
 from coordinator.health import Health
+from coordinator.instance_loads import InstanceLoads
 from coordinator.instances_api import InstancesApi
 from coordinator.legs import Legs
 from coordinator.live_config import LiveConfig
@@ -144,6 +145,7 @@ class Parts:
             shadow=self.shadow,
             sessions=self.sessions,
             views=cluster_views,
+            loads=InstanceLoads(live, self.cluster, self.wire, self.clock),
         ).router()
         yield UsageApi(access=access, usage=self.usage, quota=self.quota).router()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from engine.counts import EngineCounts
+    from policy.kv_class import KvPool
 
 _ATTEMPTS = 5
 
@@ -70,11 +71,14 @@ class Reading:
     drops: int
     pulls: int
     pulls_timed_out: int
+    requests: Mapping[str, int]
+    """In the scheduler, by state."""
     queued_jobs: int
     missing_tokens: int
     blocks: Mapping[str, int]
     """KV blocks of the shadow class: held by unfinished requests, cached behind finished ones."""
     cap_blocks: int
+    pool: KvPool
     evictions: Mapping[str, int] = field(default_factory=dict)
     """Of cached blocks, by KV class."""
     promotions: int = 0
@@ -134,6 +138,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     if reading.link is not None:
         yield from link_families(series, reading.link)
     yield from _kv(series, reading)
+    yield from _pool(series, reading.pool)
     if reading.tier is not None:
         yield from _tier(series, reading.tier)
     yield from _parameters(series, reading)
@@ -162,7 +167,19 @@ def _steps(series: Series, reading: Reading) -> Iterator[Metric]:
     yield series.gauge("arrival_wait_max_seconds", "The longest of them", largest, "behind")
 
 
+def _pool(series: Series, pool: KvPool) -> Iterator[Metric]:
+    blocks = {
+        "normal_used": pool.used_normal_blocks,
+        "normal_cached": pool.cached_normal_blocks,
+        "shadow_used": pool.used_shadow_blocks,
+        "shadow_cached": pool.cached_shadow_blocks,
+        "empty": pool.uncached_blocks,
+    }
+    yield series.gauge("kv_blocks", "All KV blocks; each counts once", blocks, "state")
+
+
 def _jobs(series: Series, reading: Reading) -> Iterator[Metric]:
+    yield series.gauge("requests", "Requests in the scheduler", reading.requests, "state")
     yield series.counter("jobs_arrived", "Shadow requests that came in", reading.jobs_arrived)
     yield series.counter("jobs_ended", "Shadow requests by their end", reading.jobs_ended, "end")
     yield series.gauge("jobs_queued", "Shadow requests with work left", reading.queued_jobs)

@@ -164,6 +164,10 @@ class ShadowKv:
         )
 
     @property
+    def pool(self) -> KvPool:
+        return self._pool.free_block_queue.counts()
+
+    @property
     def held_blocks(self) -> int:
         """Of the shadow class, in somebody's use."""
         queue = self._pool.free_block_queue

@@ -125,6 +125,7 @@ class VisibleScheduler(ShadowIntake):
 
     def _reading(self) -> Reading:
         stats, queue, kv = self.shadow_stats, self.shadow_queue, self.shadow_kv.counts
+        running, waiting = self.get_request_counts()
         return Reading(
             params=self.params,
             counts=self.observed.counts,
@@ -134,6 +135,7 @@ class VisibleScheduler(ShadowIntake):
             drops=stats.drops,
             pulls=stats.pulled,
             pulls_timed_out=stats.pulls_timed_out,
+            requests={"running": running, "waiting": waiting},
             queued_jobs=len(queue),
             missing_tokens=sum(
                 shadow.missing_tokens
@@ -145,6 +147,7 @@ class VisibleScheduler(ShadowIntake):
                 "cached": kv.cached_shadow_blocks,
             },
             cap_blocks=self.shadow_kv.cap_blocks,
+            pool=self.shadow_kv.pool,
             evictions={str(kv_class): count for kv_class, count in kv.evictions.items()},
             promotions=kv.promotions,
             truncations=kv.truncations,

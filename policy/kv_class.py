@@ -114,6 +114,10 @@ class KvPool(NamedTuple):
     def used_shadow_blocks(self) -> int:
         return self.shadow_blocks - self.cached_shadow_blocks
 
+    @property
+    def used_normal_blocks(self) -> int:
+        return self.total_blocks - self.free_blocks - self.used_shadow_blocks
+
     def after_hit(self, hit: PrefixHit) -> KvPool:
         """A job took its prefix into use."""
         if hit.free_blocks == 0:

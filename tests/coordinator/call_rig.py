@@ -52,6 +52,7 @@ def a_cluster(
     router: dict[str, Any] | None = None,
     models: dict[str, dict[str, Any]] | None = None,
     shadow: dict[str, Any] | None = None,
+    metrics_ports: dict[str, int] | None = None,
 ) -> ClusterConfig:
     """`instances`: name -> (model, role, URL)."""
     names = dict.fromkeys(model for model, _, _ in instances.values())
@@ -74,6 +75,7 @@ def a_cluster(
                     "port": 8000 + at,
                     "kv_port": None if role == "colocated" else 9000 + at,
                     "attach_url": url,
+                    "metrics_port": (metrics_ports or {}).get(name),
                 }
                 for at, (name, (model, role, url)) in enumerate(instances.items())
             },
@@ -149,6 +151,7 @@ async def a_coordinator(
     ready: bool = True,
     shadow: bool = False,
     shadow_params: dict[str, Any] | None = None,
+    metrics_ports: dict[str, int] | None = None,
     keys: KeyFile | None = None,
     protocol: type[HttpToolsProtocol] = HotProtocol,
 ) -> AsyncIterator[Rig]:
@@ -162,7 +165,7 @@ async def a_coordinator(
             engines[name], instances[name] = fake.state.engine, (model, role, url)
         prepare(engines)
         hooks = HookLog()
-        config = a_cluster(instances, limits, router, models, shadow_params)
+        config = a_cluster(instances, limits, router, models, shadow_params, metrics_ports)
         app = create_coordinator(config, keys=keys, shadow=None if shadow else hooks)
         url = await stack.enter_async_context(serving(app, protocol))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))

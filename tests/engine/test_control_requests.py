@@ -160,6 +160,22 @@ def test_a_decode_instance_takes_the_change_and_says_what_has_no_effect() -> Non
     }
 
 
+def test_a_scrape_tells_whose_each_kv_block_is_and_who_waits(mode: str) -> None:
+    world = a_world(mode)
+    world.add(shadow("s", 200))
+    world.run()
+    world.add(normal("n", 100, max_tokens=4))
+    world.step()
+    world.add(normal("later", 100))
+    reading = world.scheduler._reading()
+    pool = reading.pool
+    assert pool.total_blocks == world.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+    assert (pool.used_shadow_blocks, pool.cached_shadow_blocks > 0) == (0, True)
+    held = world.scheduler.kv_cache_manager.get_blocks("n").blocks[0]
+    assert pool.used_normal_blocks == len(held) + 1, "vLLM's null block is in use, too"
+    assert reading.requests == {"running": 1, "waiting": 1}
+
+
 def test_the_trace_tells_of_steps_arrivals_and_changes(mode: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "trace.jsonl"
     world = a_world(mode, trace_path=str(path))

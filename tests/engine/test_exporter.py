@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import urllib.request
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.counts import Behind, Buckets, EngineCounts
-from engine.exporter import Controls, EngineCollector, Exporter, Reading, TierReading
+from engine.exporter import EngineCollector, Exporter
 from engine.params import EngineParamsInvalid
-from policy.slack import SlackReason
-from tests.engine.params_of import params
+from tests.engine.readings import a_reading
 from tests.free_ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from engine.exporter import Reading
+
 OWN = {"model": "tiny-a", "instance": "test"}
-
-
-def a_reading(**changes: Any) -> Reading:
-    fields: dict[str, Any] = {
-        "params": params(),
-        "counts": EngineCounts(),
-        "jobs_arrived": 5,
-        "jobs_ended": {"finished": 3, "superseded": 1},
-        "grants": {SlackReason.GRANTED.value: 7, SlackReason.NO_SLACK.value: 2},
-        "drops": 1,
-        "pulls": 0,
-        "pulls_timed_out": 0,
-        "queued_jobs": 1,
-        "missing_tokens": 640,
-        "blocks": {"held": 12, "cached": 30},
-        "cap_blocks": 500,
-        "evictions": {"normal": 1, "shadow": 4},
-        "controls": Controls(
-            credit_s=-0.01, base_factor=1.5, context_factor=1.0, read_factor=2.0, trusted_tokens=128
-        ),
-        "tier": TierReading(
-            slots=100,
-            block_bytes=4096,
-            entries={"normal": 60, "shadow": 10},
-            evictions={"normal": 1, "shadow": 9},
-            promotions=5,
-            stored_blocks=80,
-            loaded_blocks=20,
-            refused_blocks=3,
-            hits={"loaded": 2, "too_few_tokens": 1},
-            hurried_stores=4,
-        ),
-    }
-    return Reading(**(fields | changes))
 
 
 def scraped(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -88,6 +55,12 @@ def labelled(**labels: str) -> frozenset[tuple[str, str]]:
         ("missing_tokens", {}, 640),
         ("shadow_blocks", {"state": "cached"}, 30),
         ("shadow_blocks_cap", {}, 500),
+        ("requests", {"state": "waiting"}, 2),
+        ("kv_blocks", {"state": "normal_used"}, 258),
+        ("kv_blocks", {"state": "normal_cached"}, 200),
+        ("kv_blocks", {"state": "shadow_used"}, 12),
+        ("kv_blocks", {"state": "shadow_cached"}, 30),
+        ("kv_blocks", {"state": "empty"}, 500),
         ("evictions_total", {"class": "shadow"}, 4),
         ("credit_seconds", {}, -0.01),
         ("step_time_factor", {"term": "base"}, 1.5),

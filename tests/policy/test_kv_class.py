@@ -50,6 +50,11 @@ def a_pool(
     )
 
 
+def test_every_block_is_used_or_cached_or_empty() -> None:
+    pool = a_pool(uncached=40, shadow=(3, 2), normal=(10, 5), used_shadow=7)
+    assert (pool.used_shadow_blocks, pool.used_normal_blocks) == (7, 33)
+
+
 @pytest.mark.parametrize(
     ("pool", "blocks", "limited_by"),
     [
