@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from configs.schema import ShadowConfig  # noqa: TC001  pydantic resolves it
-from coordinator.sessions import ShadowState  # noqa: TC001
+from coordinator.sessions import ShadowState, ShadowWorkKind  # noqa: TC001
 from policy.vocabulary import Controller, Role  # noqa: TC001
 
 PROBABILITY_TOLERANCE = 1e-6
@@ -97,12 +97,27 @@ class ShadowRow(Shape):
     switch_probability: float
 
 
+class ShadowWorkRow(Shape):
+    """One segment that a prefill instance computed, or one push that a decode instance pulled."""
+
+    kind: ShadowWorkKind
+    model: str
+    age_s: float = Field(description="Since it began")
+    took_s: float | None = Field(description="null: it runs")
+    end_tokens: int = Field(description="How far into the prompt it reaches")
+    tokens: int = Field(description="Computed by a segment, moved by a push")
+    outcome: str = Field(description="running, done, stopped, or why it was lost")
+
+
 class SessionDetail(Shape):
     session_id: str
     model: str | None
     summary: SessionRow
     calls: list[CallRow] = Field(description="The last thousand at most")
     shadows: dict[str, ShadowRow]
+    shadow_work: list[ShadowWorkRow] = Field(
+        description="The last 200 at most, of this coordinator"
+    )
     shadow_tokens_computed: int
     shadow_tokens_used: int
     shadow_tokens_wasted: int

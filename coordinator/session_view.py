@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from coordinator.control_shapes import CallRow, ModelWarmth, SessionDetail, SessionRow, ShadowRow
+from coordinator.control_shapes import (
+    CallRow,
+    ModelWarmth,
+    SessionDetail,
+    SessionRow,
+    ShadowRow,
+    ShadowWorkRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
     from coordinator.call_book import CallBook
-    from coordinator.sessions import CallRecord, Session
+    from coordinator.sessions import CallRecord, Session, ShadowRecord
 
 
 class HistoryLength(NamedTuple):
@@ -55,6 +62,7 @@ class SessionViews:
             summary=self.row(session),
             calls=[self._call(record) for record in session.calls],
             shadows={model: ShadowRow(**shadow) for model, shadow in shadows.items()},
+            shadow_work=[self._shadow_work(record) for record in session.shadow_records],
             shadow_tokens_computed=sum(one.computed_tokens for one in warmth),
             shadow_tokens_used=sum(one.used_tokens for one in warmth),
             shadow_tokens_wasted=sum(one.wasted_tokens for one in warmth),
@@ -94,6 +102,11 @@ class SessionViews:
         fields = msgspec.structs.asdict(record)
         started_s = fields.pop("started_s")
         return CallRow(**fields, age_s=self._age_s(started_s))
+
+    def _shadow_work(self, record: ShadowRecord) -> ShadowWorkRow:
+        fields = msgspec.structs.asdict(record)
+        started_s = fields.pop("started_s")
+        return ShadowWorkRow(**fields, age_s=max(0.0, self.clock() - started_s))
 
     def _age_s(self, since_s: float) -> float | None:
         return max(0.0, self.clock() - since_s) if since_s else None

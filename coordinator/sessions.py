@@ -16,6 +16,8 @@ from coordinator.calls import CallKind  # noqa: TC001  msgspec resolves it when 
 
 KEPT_CALLS = 1000
 """Call records that a session keeps; older ones are only counted."""
+KEPT_SHADOW_RECORDS = 200
+"""Likewise of shadow work. Each coordinator has those of its own work only."""
 
 
 class ShadowState(StrEnum):
@@ -25,6 +27,13 @@ class ShadowState(StrEnum):
     RENDERING = "rendering"
     RUNNING = "running"
     PUSHING = "pushing"
+
+
+class ShadowWorkKind(StrEnum):
+    """What a ShadowRecord is about."""
+
+    SEGMENT = "segment"
+    PUSH = "push"
 
 
 class CallRecord(msgspec.Struct, kw_only=True):
@@ -51,6 +60,22 @@ class CallRecord(msgspec.Struct, kw_only=True):
     error: str | None = None
     started_s: float = 0.0
     """Clock of the store."""
+
+
+class ShadowRecord(msgspec.Struct, kw_only=True):
+    """One segment or push of a shadow job."""
+
+    kind: ShadowWorkKind
+    model: str
+    started_s: float
+    """Clock of the store."""
+    took_s: float | None = None
+    """None: it runs."""
+    end_tokens: int
+    """How far into the prompt it reaches."""
+    tokens: int = 0
+    """Computed by a segment, moved by a push."""
+    outcome: str
 
 
 class Warmth(msgspec.Struct, kw_only=True, eq=False):
@@ -128,6 +153,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False, weakref=True):
     """Calls running now; a session with one is not a candidate for history matching."""
     calls: list[CallRecord] = msgspec.field(default_factory=list)
     """The last KEPT_CALLS; `record` keeps it so."""
+    shadow_records: list[ShadowRecord] = msgspec.field(default_factory=list)
+    """The last KEPT_SHADOW_RECORDS; `record_shadow` keeps it so."""
     warmth: dict[str, Warmth] = msgspec.field(default_factory=dict)
     """Per model key; `warmth_of` creates the entry."""
     history_digest: bytes = b""
@@ -161,6 +188,11 @@ class Session(msgspec.Struct, kw_only=True, eq=False, weakref=True):
         self.calls.append(call)
         if len(self.calls) > KEPT_CALLS:
             del self.calls[0]
+
+    def record_shadow(self, record: ShadowRecord) -> None:
+        self.shadow_records.append(record)
+        if len(self.shadow_records) > KEPT_SHADOW_RECORDS:
+            del self.shadow_records[0]
 
     def hint(self, scores: dict[str, float], plan: list[str]) -> None:
         """Takes the place of every earlier one."""

@@ -19,8 +19,10 @@ from coordinator.engine_post import EnginePost, ShadowFailed, ShadowFailure
 from coordinator.errors import NoInstance
 from coordinator.push_grants import PushGrants
 from coordinator.render import Renderer
+from coordinator.sessions import ShadowWorkKind
 from coordinator.shadow_job import is_running
 from coordinator.shadow_legs import Segment, compute, give_back, pull
+from coordinator.shadow_records import recorded
 from engine.marks import Marks
 from policy.vocabulary import RequestClass, Role
 
@@ -182,18 +184,20 @@ class ShadowWorker:
     async def _compute(
         self, job: ShadowJob, pair: Pair, step: Step, segment: Segment, granted: Granted | None
     ) -> None:
-        remote_kv = None
-        try:
-            job.begin(step.end)
-            done = await compute(self._post, pair.prefill, segment, hand_off=granted is not None)
-            remote_kv = done.remote_kv
-        finally:
-            if granted is not None and remote_kv is None:
-                self._spawn(job, self._grants.give_back(pair, segment))
-        job.warmth.touched_s = self._cluster.clock()
-        self._counters.segments += not step.is_push
-        cost_tokens = job.computed(step.end, done.cached_tokens)
-        self.account(job.session, job.model, cost_tokens)
+        remote_kv, clock = None, self._cluster.clock
+        with recorded(job, ShadowWorkKind.SEGMENT, step.end, clock) as record:
+            try:
+                job.begin(step.end)
+                hand_off = granted is not None
+                done = await compute(self._post, pair.prefill, segment, hand_off=hand_off)
+                remote_kv = done.remote_kv
+            finally:
+                if granted is not None and remote_kv is None:
+                    self._spawn(job, self._grants.give_back(pair, segment))
+            job.warmth.touched_s = clock()
+            self._counters.segments += not step.is_push
+            record.tokens = job.computed(step.end, done.cached_tokens)
+            self.account(job.session, job.model, record.tokens)
         if remote_kv is not None:
             push = self._spawn(job, self._push(job, pair, segment, remote_kv))
             # Not at the end of `_push`: a task that is cancelled before it starts has no end.
@@ -217,15 +221,18 @@ class ShadowWorker:
         self, job: ShadowJob, pair: Pair, segment: Segment, remote_kv: RemoteKv
     ) -> None:
         """D pulls one segment, once; meanwhile P goes on."""
+        end, clock = len(segment.token_ids), self._cluster.clock
         try:
-            await pull(self._post, pair.decode, segment, remote_kv)
+            with recorded(job, ShadowWorkKind.PUSH, end, clock) as record:
+                await pull(self._post, pair.decode, segment, remote_kv)
+                record.tokens = job.pushed_to(end)
         except ShadowFailed as error:
             # P still holds it: a switch then moves more, and computes no more.
             self._lost(job, "push", error)
             job.lost_push()
         else:
             self._counters.pushes += 1
-            self._counters.pushed_tokens += job.pushed_to(len(segment.token_ids))
+            self._counters.pushed_tokens += record.tokens
             self._changed(job.session)
         job.show_state()
         self._go_on(job)
