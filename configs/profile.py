@@ -8,12 +8,22 @@ from __future__ import annotations
 import importlib.resources
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from configs.schema import EngineArgs, HostTierConfig, ShadowConfig, StepTimeConfig, Strict
 from configs.strict_yaml import read_yaml
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+class GpuConfig(Strict):
+    """What memory is planned with (configs.memory)."""
+
+    memory_gb: float = Field(gt=0)
+    """That CUDA reports of one; GB = 1e9 bytes."""
+    overhead_gb: float = Field(ge=0)
+    """Of it, for activations, CUDA graphs and libraries: assumed; vLLM measures it at start."""
+    per_node: int = Field(ge=1)
 
 
 class Profile(Strict):
@@ -22,6 +32,8 @@ class Profile(Strict):
     shadow: ShadowConfig
     host_tier: HostTierConfig
     """Where a configuration switches it on."""
+    gpu: GpuConfig | None = None
+    """None: engines run on CPUs."""
     step_time: dict[Dtype, StepTimeConfig]
     """Start coefficients by the model's dtype; `auto` stands for a dtype that is not listed."""
     engine_args: EngineArgs

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from configs.load import ConfigError, effective_yaml, load_config
+from configs.memory.plan import plan_memory
 from coordinator import run_state
 from coordinator.engine_control import INSTANCE_IN_PATH, changes_of, tune
 from coordinator.own_version import own_version
@@ -65,7 +66,7 @@ def up(
     ] = 300.0,
 ) -> None:
     """Start all instances of a configuration and the coordinator; Ctrl-C stops them."""
-    _checked(config)
+    _fitting(config)
     start = run_detached if detach else run_in_foreground
     raise typer.Exit(start(config, run_dir or run_state.default_run_dir(), start_timeout))
 
@@ -133,7 +134,7 @@ def tune_engines(
 @config_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="Cluster configuration (YAML).")]) -> None:
     """Print the effective configuration, or every error at once."""
-    typer.echo(effective_yaml(_checked(file)), nl=False)
+    typer.echo(effective_yaml(_fitting(file)), nl=False)
 
 
 @app.command("engine-args")
@@ -165,3 +166,13 @@ def _checked(file: Path) -> ClusterConfig:
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
+
+
+def _fitting(file: Path) -> ClusterConfig:
+    """And of what cannot fit the hardware, where that and the models are known."""
+    config = _checked(file)
+    problems = plan_memory(config).problems
+    if problems:
+        typer.echo("\n".join(f"{file}: {problem}" for problem in problems), err=True)
+        raise typer.Exit(1)
+    return config

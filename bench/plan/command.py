@@ -1,4 +1,4 @@
-"""`shadowprefill plan split` and `plan links`: the options, and what is printed."""
+"""`shadowprefill plan split`, `plan links` and `plan memory`: the options, and what is printed."""
 
 from __future__ import annotations
 
@@ -107,6 +107,37 @@ def links(
     console.print(f"picture: {picture}", soft_wrap=True)
 
 
+def memory(
+    file: Annotated[Path, typer.Argument(help="Cluster configuration (YAML).")],
+    as_json: AsJson = False,
+) -> None:
+    """Weights, KV pool, shadow cap and host tier of every instance; exit code 1 if one cannot
+    fit."""
+    from bench.plan.memory import memory_json, memory_table
+    from configs.load import ConfigError, load_config
+    from configs.memory.plan import plan_memory
+
+    try:
+        config = load_config(file)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    plan = plan_memory(config)
+    if as_json:
+        print_json(memory_json(plan))
+    else:
+        console = output_console()
+        console.print(memory_table(config, plan))
+        for host, size_bytes in plan.host_tier_bytes().items():
+            if size_bytes:
+                console.print(f"host memory for KV on {host}: {size_bytes / 1e9:.0f} GB")
+        for one in plan.unknown:
+            console.print(f"instances.{one.instance}: not planned: {one.why}", soft_wrap=True)
+    for problem in plan.problems:
+        typer.echo(f"{file}: {problem}", err=True)
+    raise typer.Exit(1 if plan.problems else 0)
+
+
 def _question(
     models: str,
     gpus: int,
@@ -206,3 +237,4 @@ def _links_table(plan: LinkPlan) -> Table:
 app = typer.Typer(no_args_is_help=True, help="Ask before a cluster is bought or split again.")
 app.command("split")(split)
 app.command("links")(links)
+app.command("memory")(memory)
