@@ -98,13 +98,13 @@ def _shape(
 def _whole_values(config: Mapping[str, Any], layers: int, hidden: int) -> int:
     """That each GPU of a group holds: norms, gates of experts, down-projections of MLA."""
     norms = (2 * layers + 1) * hidden
-    experts = config.get("n_routed_experts") or config.get("num_local_experts") or 0
-    dense_layers = config.get("first_k_dense_replace", 0)
+    experts: int = config.get("n_routed_experts") or config.get("num_local_experts") or 0
+    dense_layers: int = config.get("first_k_dense_replace", 0)
     gates = (layers - dense_layers) * hidden * experts
-    latent = config.get("kv_lora_rank")
+    latent: int | None = config.get("kv_lora_rank")
     if latent is None:
         return norms + gates
-    down = latent + config["qk_rope_head_dim"] + (config.get("q_lora_rank") or 0)
+    down: int = latent + config["qk_rope_head_dim"] + (config.get("q_lora_rank") or 0)
     return norms + gates + layers * hidden * down
 
 
