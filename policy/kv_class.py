@@ -204,6 +204,17 @@ def victims_for_foreground(blocks: int, pool: KvPool) -> Victims:
     return Victims(uncached, shadow, normal)
 
 
+def victims_cold_first(blocks: int, pool: KvPool) -> Victims:
+    """Another order for normal and routed requests: what shadow work itself may displace goes
+    before shadows do. Else a shadow that took the place of an old entry loses it to the next
+    request, while older entries stay."""
+    uncached = min(blocks, pool.uncached_blocks)
+    cold = min(blocks - uncached, pool.idle_normal_blocks)
+    shadow = min(blocks - uncached - cold, pool.cached_shadow_blocks)
+    warm = min(blocks - uncached - cold - shadow, pool.cached_normal_blocks - cold)
+    return Victims(uncached, shadow, cold + warm)
+
+
 def victims_for_shadow(blocks: int, pool: KvPool, params: KvLimits) -> Victims:
     """What shadow work takes; fewer than asked for beyond its room."""
     growth = max(0, cap_blocks(pool.total_blocks, params.kv_cap_share) - pool.shadow_blocks)

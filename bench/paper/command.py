@@ -25,6 +25,18 @@ def paper(
         bool,
         typer.Option("--sensitivity", help="Figures 9d to 9g, 15 and 16 instead of the study."),
     ] = False,
+    readings: Annotated[
+        bool,
+        typer.Option("--readings", help="What the ladder depends on, instead of the study."),
+    ] = False,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="LLMRouter's score matrix (CSV): also accuracy against cost, Figure 7.",
+        ),
+    ] = None,
     kernel: Annotated[
         bool,
         typer.Option("--kernel", help="H100 kernels with a lean host, not the paper's testbed."),
@@ -38,7 +50,7 @@ def paper(
     """The paper's experiments: tables beside the paper's numbers, and figures."""
     # Here, because no other `shadowprefill` command needs numpy or matplotlib.
     from bench.paper.experiments import full_scale, quick_scale
-    from bench.paper.study import run_sensitivities, run_study
+    from bench.paper.study import run_accuracy, run_readings, run_sensitivities, run_study
     from bench.sim.hardware import LatencyMode
 
     scale = quick_scale() if quick else full_scale()
@@ -48,6 +60,12 @@ def paper(
         run_sensitivities(scale, latency, result_dir, workers, errors_console())
         console.print(f"sensitivities: {result_dir / 'sensitivity.png'}", soft_wrap=True)
         return
+    if readings:
+        run_readings(scale, latency, result_dir, workers, errors_console())
+        console.print(f"readings: {result_dir / 'readings.json'}", soft_wrap=True)
+        return
+    if scores is not None:
+        run_accuracy(scale, latency, scores, result_dir, workers, errors_console())
     rows = run_study(scale, latency, result_dir, workers, errors_console(), page)
     console.print(_table(rows))
     console.print(f"page: {result_dir / 'RESULTS.md'}", soft_wrap=True)

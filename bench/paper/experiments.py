@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.paper.published import pairs
+from bench.sim.approach import Predicts
 from bench.study.approaches import ApproachName
 from bench.study.schema import (
     DrawnSessions,
@@ -19,6 +20,7 @@ from bench.study.schema import (
     PoolConfig,
     RunConfig,
     SessionsConfig,
+    ShadowConfig,
     SimConfig,
 )
 
@@ -112,6 +114,9 @@ def config_of(cluster: ClusterKind, pair: Pair, scale: Scale, latency: LatencyMo
         latency=latency,
         models={pair.small: pool, pair.large: pool},
         normal=NormalConfig(),
+        # Line 10 of Algorithm 1 as it is written: with the context foreseen no chunk of 256 tokens
+        # fits behind a long one, and no reading of the rest gives the paper's ladder (`readings`).
+        shadow=ShadowConfig(predicts=Predicts.TOKENS),
         sessions=SessionsConfig(
             workload=DrawnSessions(benchmark=pair.benchmark, per_s=per_s),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -58,6 +58,19 @@ MARK: dict[str, Any] = {
 MARK_LABEL = "the paper's text"
 
 
+OUT_OF_SCALE = (ApproachName.EAGER,)
+"""The paper's figures leave it out. Here its bar is cut where the others end, and is labelled."""
+
+
+class Bar(NamedTuple):
+    name: ApproachName
+    at: float
+    mean: float
+    lowest: float
+    """With its error and the paper's mark."""
+    highest: float
+
+
 class Chart:
     """Rows, looked up by what a bar is."""
 
@@ -89,9 +102,13 @@ def write_overheads(rows: Sequence[Row], title: str, path: Path) -> None:
     chart = Chart(rows)
     for panel, (metric, label) in zip(axes, OVERHEADS, strict=True):
         width = 0.86 / max(1, len(chart.approaches))
-        for place, cluster in enumerate(ClusterKind):
-            for number, name in enumerate(chart.approaches):
-                _bar(panel, chart.row(metric, "all", cluster, name), place, number, width, chart)
+        drawn = [
+            _bar(panel, chart.row(metric, "all", cluster, name), place, number, width, chart)
+            for place, cluster in enumerate(ClusterKind)
+            for number, name in enumerate(chart.approaches)
+        ]
+        _cut(panel, drawn)
+        panel.set_xlim(-0.5, len(ClusterKind) - 0.5)
         panel.set_xticks(range(len(ClusterKind)), ["colocated", "prefill and decode apart"])
         panel.set_title(label, fontsize=11, loc="left")
     _finish(figure, chart.approaches, title, path)
@@ -132,29 +149,59 @@ def _bars(
     panel: Axes, chart: Chart, metric: str, cluster: ClusterKind, groups: Sequence[str]
 ) -> None:
     width = 0.86 / max(1, len(chart.approaches))
-    for place, group in enumerate(groups):
-        for number, name in enumerate(chart.approaches):
-            row = chart.row(metric, group, cluster, name)
-            _bar(panel, row, place, number, width, chart)
+    drawn = [
+        _bar(panel, chart.row(metric, group, cluster, name), place, number, width, chart)
+        for place, group in enumerate(groups)
+        for number, name in enumerate(chart.approaches)
+    ]
+    _cut(panel, drawn)
     names = [f"{CODING}\n(coding)" if group == CODING_GROUP else group for group in groups]
     panel.set_xticks(range(len(groups)), names)
 
 
-def _bar(panel: Axes, row: Row | None, place: int, number: int, width: float, chart: Chart) -> None:
+def _bar(
+    panel: Axes, row: Row | None, place: int, number: int, width: float, chart: Chart
+) -> Bar | None:
     at = place + (number - (len(chart.approaches) - 1) / 2) * width
     if row is None:
-        return
-    if row.ours is not None:
-        panel.bar(
-            at,
-            row.ours.mean,
-            width * 0.92,
-            color=COLORS[chart.approaches[number]],
-            yerr=row.ours.standard_error,
-            error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#444444"},
-        )
+        return None
     if row.paper is not None:
         panel.plot(at, row.paper, **MARK)
+    if row.ours is None:
+        return None
+    panel.bar(
+        at,
+        row.ours.mean,
+        width * 0.92,
+        color=COLORS[chart.approaches[number]],
+        yerr=row.ours.standard_error,
+        error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#444444"},
+    )
+    error = row.ours.standard_error or 0.0
+    paper = row.ours.mean if row.paper is None else row.paper
+    lowest, highest = min(row.ours.mean - error, paper), max(row.ours.mean + error, paper)
+    return Bar(chart.approaches[number], at, row.ours.mean, lowest, highest)
+
+
+def _cut(panel: Axes, bars: Sequence[Bar | None]) -> None:
+    drawn = [bar for bar in bars if bar is not None]
+    in_scale = [bar for bar in drawn if bar.name not in OUT_OF_SCALE]
+    if not in_scale:
+        return
+    low = min(0.0, *(bar.lowest for bar in in_scale))
+    high = max(0.0, *(bar.highest for bar in in_scale))
+    if low == high:
+        return
+    margin = 0.08 * (high - low)
+    low, high = low - margin if low < 0 else 0.0, high + margin
+    panel.set_ylim(low, high)
+    for bar in drawn:
+        if bar.name in OUT_OF_SCALE and not low <= bar.mean <= high:
+            end, side = (high, "top") if bar.mean > high else (low, "bottom")
+            panel.text(
+                bar.at, end, f" {bar.mean:.0f} ", rotation=90, ha="center", va=side,
+                fontsize=7, color="white",
+            )  # fmt: skip
 
 
 def _finish(figure: Figure, names: Sequence[ApproachName], title: str, path: Path) -> None:

@@ -30,10 +30,19 @@ class PublishedPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     source: str
 
 
+class PublishedCut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shadow takes off the router's own bill at the same accuracy."""
+
+    benchmark: str
+    cost_cut_pct: float
+    source: str
+
+
 class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     values: tuple[PublishedValue, ...]
     sensitivities: tuple[PublishedPoint, ...]
+    cost_cuts: tuple[PublishedCut, ...]
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +52,9 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     setups: Mapping[str, tuple[str, str]]
     """One pair per benchmark: for the quick run and the sensitivities."""
     setups_note: str
+    candidates: Mapping[str, tuple[str, ...]]
+    """Of a router with more than two models: it has the first ones."""
+    candidates_note: str
     sessions_per_s: Mapping[str, float]
     """Of a cluster with four instances per model."""
     sessions_per_s_note: str

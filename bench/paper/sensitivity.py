@@ -1,58 +1,21 @@
-"""The paper's sensitivities (figures 9, 15 and 16): one setting at a time, on one pair per trace.
-
-No Shadow runs at the same setting, so a change of the cluster or of the traffic is compared with
-itself; capacities are measured for each cluster, and the load stays a share of them."""
+"""The cells of the sensitivities (`sweeps`), and what they say at each setting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bench.paper.experiments import (
-    INSTANCES,
-    ClusterKind,
-    Planned,
-    config_of,
-    hours_and_seeds,
-    setups,
-)
+from bench.paper.experiments import Planned, config_of, hours_and_seeds, setups
+from bench.paper.sweeps import SWEEPS, Sweep
 from bench.paper.tables import BASE, Ran, against_base, over_runs
-from bench.sim.hardware import architecture
-from bench.study.approaches import ApproachName
 from bench.study.compare import BY_KEY
-from bench.study.schema import (
-    DrawnSessions,
-    MarkovRouter,
-    PoolConfig,
-    PublishedTraffic,
-    SimConfig,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.paper.experiments import Scale
     from bench.sim.hardware import LatencyMode
+    from bench.study.approaches import ApproachName
     from bench.study.compare import Estimate, Metric
-
-Change = Callable[[SimConfig, float], SimConfig]
-SLO, HOST = ApproachName.HARVEST_SLO, ApproachName.HARVEST_SLO_HOST
-TIER = ApproachName.HOST_TIER
-ORACLE, ORACLE_HOST = ApproachName.ORACLE, ApproachName.ORACLE_HOST
-LLM, SWITCH = "llm_latency_reduction", "switch_latency_reduction"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    key: str
-    label: str
-    metric: str
-    values: tuple[float, ...]
-    default: float
-    change: Change
-    approaches: tuple[ApproachName, ...] = (SLO, HOST, ORACLE_HOST)
-    cluster: ClusterKind = ClusterKind.COLOCATED
 
 
 class Point(NamedTuple):
@@ -61,130 +24,6 @@ class Point(NamedTuple):
     at: float
     approach: str
     ours: Estimate | None
-
-
-def _shadow(name: str, kind: type = float) -> Change:
-    return lambda config, value: _with(config, shadow={name: kind(value)})
-
-
-def _with(config: SimConfig, **parts: dict[str, Any]) -> SimConfig:
-    """Sections changed in part."""
-    update = {
-        name: getattr(config, name).model_copy(update=changed) for name, changed in parts.items()
-    }
-    return config.model_copy(update=update)
-
-
-def _instances(config: SimConfig, count: float) -> SimConfig:
-    """Sessions grow with the cluster."""
-    models = {model: PoolConfig(colocated=int(count)) for model in config.models}
-    assert config.sessions is not None
-    workload = config.sessions.workload
-    assert isinstance(workload, DrawnSessions)
-    grown = workload.model_copy(update={"per_s": workload.per_s * count / INSTANCES})
-    changed = config.model_copy(update={"models": models})
-    return _with(changed, sessions={"workload": grown})
-
-
-def _tensor_parallel(config: SimConfig, factor: float) -> SimConfig:
-    models = {
-        model: pool.model_copy(
-            update={"tensor_parallel": min(8, int(factor * architecture(model).tensor_parallel))}
-        )
-        for model, pool in config.models.items()
-    }
-    return config.model_copy(update={"models": models})
-
-
-def _prefill_instances(config: SimConfig, count: float) -> SimConfig:
-    pool = PoolConfig(prefill=int(count), decode=INSTANCES - int(count))
-    return config.model_copy(update={"models": dict.fromkeys(config.models, pool)})
-
-
-def _router(config: SimConfig, probability: float) -> SimConfig:
-    return _with(config, sessions={"router": MarkovRouter(switch_probability=probability)})
-
-
-def _code(config: SimConfig, is_code: float) -> SimConfig:
-    traffic = PublishedTraffic(service="code" if is_code else "conversation")
-    return _with(config, normal={"traffic": traffic})
-
-
-SWEEPS = (
-    Sweep(
-        key="rho", label="load of normal traffic (share of capacity)", metric=LLM,
-        values=(0.2, 0.5, 0.7, 0.9), default=0.7,
-        change=lambda config, value: _with(config, normal={"rho": value}),
-    ),
-    Sweep(
-        key="kv_cap_share", label="cap of shadow KV (share of the pool)", metric=LLM,
-        values=(0.05, 0.25, 1.0), default=0.25, change=_shadow("kv_cap_share"),
-    ),
-    Sweep(
-        key="idle_age_s", label="age of entries that a shadow may displace (s)", metric=LLM,
-        values=(0, 2, 5, 10, 120), default=5, change=_shadow("idle_age_s"),
-    ),
-    Sweep(
-        key="beta", label="iteration cap (x TPOT SLO)", metric=LLM, values=(0.25, 0.5, 1.0),
-        default=0.5, change=_shadow("beta"),
-    ),
-    Sweep(
-        key="margin", label="SLO margin", metric=LLM, values=(0.0, 0.1, 0.4), default=0.1,
-        change=_shadow("margin"),
-    ),
-    Sweep(
-        key="delta", label="credit rate", metric=LLM, values=(0.0, 0.025, 0.1), default=0.025,
-        change=_shadow("delta"),
-    ),
-    Sweep(
-        key="n_min_tokens", label="smallest shadow chunk (tokens)", metric=LLM,
-        values=(64, 256, 512, 1024), default=256, change=_shadow("n_min_tokens", int),
-    ),
-    Sweep(
-        key="batch_tokens", label="prefill chunk budget (tokens)", metric=LLM,
-        values=(512, 1024, 2048, 8192), default=2048,
-        change=lambda config, value: config.model_copy(update={"max_batch_tokens": int(value)}),
-    ),
-    Sweep(
-        key="switch_probability", label="switch probability per step", metric=LLM,
-        values=(0.05, 0.15, 0.3, 0.5), default=0.3, change=_router,
-    ),
-    Sweep(
-        key="switch_probability_switch", label="switch probability per step", metric=SWITCH,
-        values=(0.05, 0.15, 0.3, 0.5), default=0.3, change=_router,
-    ),
-    Sweep(
-        key="host_gb_per_gpu", label="host tier (GB per GPU)", metric=SWITCH,
-        values=(16, 32, 128), default=32, approaches=(TIER, HOST, ORACLE_HOST),
-        change=lambda config, value: _with(config, host_tier={"gb_per_gpu": value}),
-    ),
-    Sweep(
-        key="pcie_gb_per_s", label="PCIe (GB/s)", metric=SWITCH, values=(8, 25, 64), default=25,
-        approaches=(TIER, HOST, ORACLE_HOST),
-        change=lambda config, value: _with(config, host_tier={"gb_per_s_per_gpu": value}),
-    ),
-    Sweep(
-        key="instances", label="instances per model", metric=LLM, values=(2, 4, 16), default=4,
-        change=_instances,
-    ),
-    Sweep(
-        key="tensor_parallel_factor", label="tensor-parallel degree (x default)", metric=LLM,
-        values=(1, 2), default=1, change=_tensor_parallel,
-    ),
-    Sweep(
-        key="code_traffic", label="normal traffic: conversation 0, code 1", metric=LLM,
-        values=(0, 1), default=0, change=_code,
-    ),
-    Sweep(
-        key="prefill_instances", label="prefill instances of four", metric=LLM, values=(1, 2, 3),
-        default=3, approaches=(SLO, ORACLE), cluster=ClusterKind.PD, change=_prefill_instances,
-    ),
-    Sweep(
-        key="link_gb_per_s", label="KV link (GB/s per GPU)", metric=LLM,
-        values=(10, 20, 50, 160), default=50, approaches=(SLO, ORACLE), cluster=ClusterKind.PD,
-        change=lambda config, value: config.model_copy(update={"link_gb_per_s_per_gpu": value}),
-    ),
-)  # fmt: skip
 
 
 class SweepCell(NamedTuple):

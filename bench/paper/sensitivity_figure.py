@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from bench.paper.figures import COLORS
 from bench.paper.published import published
-from bench.paper.sensitivity import SWEEPS
+from bench.paper.sweeps import SWEEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-    from bench.paper.sensitivity import Point, Sweep
+    from bench.paper.sensitivity import Point
+    from bench.paper.sweeps import Sweep
     from bench.study.approaches import ApproachName
 
 COLUMNS = 4
 METRIC_LABELS = {
     "llm_latency_reduction": "LLM-call latency, reduction (%)",
     "switch_latency_reduction": "switch-call latency, reduction (%)",
+    "unused_shadow_pct": "shadow tokens never used (%)",
 }
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from bench.paper.accuracy import accuracy_cells, spots_of
+from bench.paper.accuracy_figure import write_accuracy
 from bench.paper.experiments import APPROACHES, ClusterKind, planned
 from bench.paper.figures import write_ladder, write_origins, write_overheads
 from bench.paper.page import page
 from bench.paper.published import pairs, published
+from bench.paper.readings import reading_cells, reading_rows
+from bench.paper.sections import (
+    SENSITIVITIES,
+    accuracy_section,
+    keep_readings,
+    keep_spots,
+    readings_section,
+    sensitivity_section,
+    write_json,
+)
 from bench.paper.sensitivity import points_of, sweep_cells
 from bench.paper.sensitivity_figure import write_sensitivities
 from bench.paper.tables import Ran, rows_of
@@ -23,12 +33,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from bench.paper.accuracy import Spot
     from bench.paper.experiments import Scale
+    from bench.paper.readings import ReadingRow
     from bench.paper.sensitivity import Point
     from bench.paper.tables import Row
     from bench.sim.hardware import LatencyMode
 
-SENSITIVITIES = "sensitivity.json"
 PICTURES = "results/"
 
 
@@ -54,12 +65,16 @@ def run_study(
         "about": about(scale, latency),
         "rows": [row.to_json() for row in rows],
     }
-    _write_json(result_dir / "tables.json", document)
+    write_json(result_dir / "tables.json", document)
     pictures = _write_pictures(rows, scale, latency, result_dir)
     for path, folder in ((result_dir / "RESULTS.md", ""), (page_at, PICTURES)):
         if path is not None:
             shown = {f"{folder}{name}": caption for name, caption in pictures.items()}
-            more = _sensitivity_section(result_dir, folder)
+            more = [
+                *readings_section(result_dir),
+                *accuracy_section(result_dir, folder),
+                *sensitivity_section(result_dir, folder),
+            ]
             text = page(rows, about(scale, latency), shown, more)
             write_whole(path, text.encode())
     if page_at is not None:
@@ -81,10 +96,51 @@ def run_sensitivities(
         [(cell, Ran(cell.plan, result)) for cell, result in zip(cells, results, strict=True)]
     )
     document = [{**point._asdict(), "ours": estimate_json(point.ours)} for point in points]
-    _write_json(result_dir / SENSITIVITIES, document)
+    write_json(result_dir / SENSITIVITIES, document)
     title = f"Sensitivities, one pair per trace; H100 as {latency}, {scale.name} runs"
     write_sensitivities(points, title, result_dir / "sensitivity.png")
     return points
+
+
+def run_readings(
+    scale: Scale, latency: LatencyMode, result_dir: Path, workers: int, console: Console
+) -> list[ReadingRow]:
+    cells = reading_cells(scale, latency)
+    results = cells_of(
+        [(cell.plan.config, cell.plan.approaches) for cell in cells],
+        Folder(result_dir / "cells"),
+        workers,
+        Progress(console, "readings"),
+    )
+    rows = reading_rows(
+        [(cell, Ran(cell.plan, result)) for cell, result in zip(cells, results, strict=True)]
+    )
+    keep_readings(rows, result_dir)
+    return rows
+
+
+def run_accuracy(
+    scale: Scale,
+    latency: LatencyMode,
+    matrix: Path,
+    result_dir: Path,
+    workers: int,
+    console: Console,
+) -> list[Spot]:
+    cells = accuracy_cells(scale, latency, matrix)
+    results = iter(
+        cells_of(
+            [work for cell in cells for work in cell.work],
+            Folder(result_dir / "cells"),
+            workers,
+            Progress(console, "accuracy"),
+        )
+    )
+    spots = spots_of([(cell, [next(results) for _ in cell.work]) for cell in cells])
+    keep_spots(spots, result_dir)
+    title = f"Accuracy and token cost of routing; H100 as {latency}, {scale.name} runs"
+    write_accuracy(spots, title, result_dir / "accuracy.png")
+    return spots
 
 
 def about(scale: Scale, latency: LatencyMode) -> list[str]:
@@ -133,33 +189,3 @@ def _copy_pictures(result_dir: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for picture in result_dir.glob("*.png"):
         write_whole(folder / picture.name, picture.read_bytes())
-
-
-def _sensitivity_section(result_dir: Path, folder: str) -> list[str]:
-    """Of an earlier `--sensitivity` in the same folder."""
-    if not (result_dir / SENSITIVITIES).exists():
-        return []
-    points = msgspec.json.decode((result_dir / SENSITIVITIES).read_bytes())
-    told = {(one.sweep, one.approach, one.at): one for one in published().sensitivities}
-    lines = [
-        "## Sensitivities (figures 9, 15 and 16)", "",
-        f"![Sensitivities]({folder}sensitivity.png)", "",
-        "| setting | at | metric | approach | ours | paper | source |",
-        "|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for point in points:
-        paper = told.get((point["sweep"], point["approach"], point["at"]))
-        if paper is not None and point["ours"] is not None:
-            ours = point["ours"]
-            error = ours["standard_error"]
-            shown = f"{ours['mean']:.1f}" + ("" if error is None else f" ± {error:.1f}")
-            lines.append(
-                f"| {point['sweep']} | {point['at']:g} | {point['metric']} | {point['approach']} | "
-                f"{shown} | {paper.value:g} | {paper.source} |"
-            )
-    return [*lines, ""]
-
-
-def _write_json(path: Path, document: Any) -> None:
-    text = msgspec.json.format(msgspec.json.encode(document), indent=1)
-    write_whole(path, text + b"\n")

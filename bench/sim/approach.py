@@ -29,6 +29,25 @@ class Dedicated(StrEnum):
     """Over the link, to the instance that the call is placed on."""
 
 
+class Evicts(StrEnum):
+    """What normal and routed requests displace where nothing is free."""
+
+    SHADOW_FIRST = "shadow_first"
+    """As the paper and the engines."""
+    COLD_FIRST = "cold_first"
+    """Entries of the normal class that are older than the idle age go before shadows."""
+
+
+class Predicts(StrEnum):
+    """What is foreseen of an iteration when its shadow tokens are counted out."""
+
+    CONTEXT = "context"
+    """All of it, as the engines: a chunk that reads a long context is a small one."""
+    TOKENS = "tokens"
+    """Line 10 of Algorithm 1, read literally: n tokens are found before a job is looked at, so that
+    nothing is known of the context that they read. The iteration takes longer then."""
+
+
 class TransferCounts(StrEnum):
     """To which of the two times the transfer and the decode queue of a split cluster count."""
 
@@ -67,10 +86,12 @@ class Approach:
     """The paper's `harvest` has 0.1."""
     margin: float = 0.1
     n_min_tokens: int = 256
+    predicts: Predicts = Predicts.CONTEXT
     iteration_cap_s: float = 0.1
     """Of a prefill instance; a colocated one is bounded by beta * T."""
     kv_cap_share: float = 0.25
     idle_age_s: float = 5.0
+    evicts: Evicts = Evicts.SHADOW_FIRST
     top_k: int = 4
     """Targets per session, likeliest first."""
     min_probability: float = 0.0

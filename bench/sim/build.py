@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bench.sim.approach import Credit, Dedicated
+from bench.sim.approach import Credit, Dedicated, Evicts, Predicts
 from bench.sim.build_models import instances_and_models
 from bench.sim.rows import (
     KV_LISTS,
@@ -121,6 +121,9 @@ def _cluster_row(cluster: Cluster, approach: Approach) -> ClusterRow:
         iteration_cap_s=approach.iteration_cap_s,
         kv_cap_share=approach.kv_cap_share,
         idle_age_s=approach.idle_age_s,
+        evicts_cold_first=approach.evicts is Evicts.COLD_FIRST,
+        predicts_tokens=approach.predicts is Predicts.TOKENS,
+        keeps_finished=cluster.keeps_finished,
         n_min_tokens=approach.n_min_tokens,
         top_k=approach.top_k,
         min_probability=approach.min_probability,

@@ -49,6 +49,9 @@ class Cluster:
     block_tokens: int = 16
     link_bytes_per_s_per_gpu: float = 50e9
     move_margin_share: float = MOVE_MARGIN_SHARE
+    keeps_finished: bool = True
+    """The KV of a finished request of normal traffic stays cached until its place is needed, as in
+    vLLM. Nobody hits it here: the question is whether it fills the pool."""
 
     def __post_init__(self) -> None:
         if not self.pools:

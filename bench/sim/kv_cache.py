@@ -6,15 +6,21 @@ blocks of a request are freed last and go first. Functions of rows; see `world`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.sim.host_tier import drop_host, host_end_tokens, spill
-from bench.sim.kv_lists import oldest_of, touch, unlink
+from bench.sim.kv_lists import oldest_of, touch, unlink, used_at_s, younger_than
 from bench.sim.rows import DECODE, NONE, NORMAL_KV, SHADOW_KV
-from policy.kv_class import KvPool, victims_for_foreground
+from policy.kv_class import KvPool, is_idle, victims_cold_first, victims_for_foreground
 
 if TYPE_CHECKING:
     from bench.sim.world import World
+    from policy.kv_class import Victims
+
+
+class KvLimits(NamedTuple):
+    kv_cap_share: float
+    idle_age_s: float
 
 
 def session_entry(world: World, session: int, instance: int) -> int:
@@ -79,7 +85,7 @@ def reserve(world: World, request: int, instance: int, tokens: int) -> int:
     entry = world.entries[number]
     entry.instance = instance
     entry.is_used = 1
-    victims = victims_for_foreground(tokens, pool_of(world, instance, 0, 0))
+    victims = victims_for_request(world, instance, tokens)
     evict(world, instance, SHADOW_KV, victims.shadow)
     evict(world, instance, NORMAL_KV, victims.normal)
     row.free_tokens -= tokens
@@ -87,11 +93,22 @@ def reserve(world: World, request: int, instance: int, tokens: int) -> int:
     return held
 
 
+def victims_for_request(world: World, instance: int, tokens: int) -> Victims:
+    row, cluster = world.instances[instance], world.cluster[0]
+    if not cluster.evicts_cold_first:
+        return victims_for_foreground(tokens, pool_of(world, instance, 0, 0))
+    missing, limits = tokens - row.free_tokens, limits_of(world, instance)
+    idle = idle_tokens(world, instance, NORMAL_KV, NONE, missing, limits)
+    return victims_cold_first(tokens, pool_of(world, instance, 0, idle))
+
+
 def release(world: World, request: int, instance: int, reserved: int, kept: int) -> None:
     """Gives the reservation back; the first `kept` tokens of it stay cached."""
     row = world.instances[instance]
     number = entry_of(world, request, instance)
     entry = world.entries[number]
+    if world.requests[request].session == NONE and not world.cluster[0].keeps_finished:
+        kept = 0
     row.used_tokens -= reserved
     row.free_tokens += reserved - kept
     row.cached_tokens += kept
@@ -155,28 +172,52 @@ def clear(world: World, number: int) -> None:
     unlink(world, SHADOW_KV, number)
 
 
+def limits_of(world: World, instance: int) -> KvLimits:
+    """An instance that is there for shadows gives them all of its pool, at any age."""
+    cluster = world.cluster[0]
+    if world.models[world.instances[instance].model].dedicated_instance == instance:
+        return KvLimits(1.0, 0.0)
+    return KvLimits(cluster.kv_cap_share, cluster.idle_age_s)
+
+
+def idle_tokens(
+    world: World, instance: int, kind: int, own: int, enough: int, limits: KvLimits
+) -> int:
+    """In entries other than `own` that are old enough; counted no further than it matters."""
+    now_s, total = world.cluster[0].now_s, 0
+    number = oldest_of(world, instance, kind)
+    while number != NONE and total < enough:
+        if not is_idle(now_s - used_at_s(world, kind, number), limits):
+            break
+        if number != own:
+            entry = world.entries[number]
+            total += entry.shadow_tokens if kind == SHADOW_KV else entry.tokens
+        number = younger_than(world, kind, number)
+    return total
+
+
 def evict(world: World, instance: int, kind: int, tokens: int) -> None:
+    """The least recently used entries first."""
     row = world.instances[instance]
     missing = tokens
     while missing > 0:
         number = oldest_of(world, instance, kind)
         assert number != NONE
         entry = world.entries[number]
-        if kind == SHADOW_KV:
+        if entry.shadow_tokens > 0:
+            # Also of one of the normal class: as old as what it joins on to, and of no use without.
             cut = min(missing, entry.shadow_tokens)
             entry.shadow_tokens -= cut
             row.shadow_tokens -= cut
-            left = entry.shadow_tokens
+            if entry.shadow_tokens == 0:
+                unlink(world, SHADOW_KV, number)
         else:
-            # Whoever takes entries of the normal class has taken all shadows that are as old.
-            assert entry.shadow_tokens == 0
             cut = min(missing, entry.tokens)
             entry.tokens -= cut
             row.cached_tokens -= cut
-            left = entry.tokens
+            if entry.tokens == 0:
+                unlink(world, NORMAL_KV, number)
         row.free_tokens += cut
         row.evicted_tokens += cut
         missing -= cut
         spill(world, number, entry.tokens + entry.shadow_tokens, cut)
-        if left == 0:
-            unlink(world, kind, number)

@@ -102,7 +102,11 @@ class LatencyModel:
         *,
         tensor_parallel: int | None = None,
         hardware: Hardware | None = None,
+        slo_scale: float = 1.0,
     ) -> None:
+        if not slo_scale > 0:
+            raise ValueError(f"slo_scale must be > 0, got {slo_scale}")
+        self.slo_scale = slo_scale
         self.model = model
         self.mode = LatencyMode(mode)
         self.architecture = architecture(model)
@@ -179,10 +183,10 @@ class LatencyModel:
         return self.iteration_s(Iteration(decode_contexts=(context_tokens,)))
 
     def ttft_slo_s(self, prompt_tokens: int) -> float:
-        return max(MIN_TTFT_SLO_S, SLO_FACTOR * self.prefill_s(prompt_tokens))
+        return self.slo_scale * max(MIN_TTFT_SLO_S, SLO_FACTOR * self.prefill_s(prompt_tokens))
 
     def tpot_slo_s(self) -> float:
-        return max(MIN_TPOT_SLO_S, SLO_FACTOR * self.batch1_decode_s())
+        return self.slo_scale * max(MIN_TPOT_SLO_S, SLO_FACTOR * self.batch1_decode_s())
 
     @property
     def kv_bytes_per_token(self) -> int:

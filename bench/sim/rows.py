@@ -325,6 +325,9 @@ class ClusterRow:
     iteration_cap_s: float = 0.0
     kv_cap_share: float = 0.0
     idle_age_s: float = 0.0
+    evicts_cold_first: int = 0
+    predicts_tokens: int = 0
+    keeps_finished: int = 1
     n_min_tokens: int = 0
     top_k: int = 0
     min_probability: float = 0.0

@@ -45,8 +45,9 @@ def fill_budget(
         missing = job.end_tokens - context
         limit = min(missing, cluster.max_batch_tokens - tokens)
         limit = _room(world, number, instance, limit)
+        foreseen = 0 if cluster.predicts_tokens else context
         chunk = _largest(
-            world, row.model, tokens, sequences, attention_s, context, limit, longest_s
+            world, row.model, tokens, sequences, attention_s, foreseen, limit, longest_s
         )
         if is_first and _is_too_small(world, instance, chunk, limit, missing, base_s):
             break
@@ -54,7 +55,7 @@ def fill_budget(
             _take(world, number, instance, context, chunk)
             tokens += chunk
             sequences += 1
-            attention_s += chunk_attention_s(world, row.model, chunk, context)
+            attention_s += chunk_attention_s(world, row.model, chunk, foreseen)
         if chunk < missing:
             break
         number, is_first = following, False

@@ -6,29 +6,16 @@ that no prefix is displaced by its own continuation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from bench.sim.kv_cache import evict, pool_of, session_entry
-from bench.sim.kv_lists import oldest_of, touch, used_at_s, younger_than
-from bench.sim.rows import NONE, NORMAL_KV, SHADOW_KV
-from policy.kv_class import cap_blocks, is_idle, victims_for_shadow
+from bench.sim.kv_cache import evict, idle_tokens, limits_of, pool_of, session_entry
+from bench.sim.kv_lists import touch
+from bench.sim.rows import NORMAL_KV, SHADOW_KV
+from policy.kv_class import cap_blocks, victims_for_shadow
 
 if TYPE_CHECKING:
     from bench.sim.world import World
     from policy.kv_class import Victims
-
-
-class KvLimits(NamedTuple):
-    kv_cap_share: float
-    idle_age_s: float
-
-
-def limits_of(world: World, instance: int) -> KvLimits:
-    """An instance that is there for shadows gives them all of its pool, at any age."""
-    cluster = world.cluster[0]
-    if world.models[world.instances[instance].model].dedicated_instance == instance:
-        return KvLimits(1.0, 0.0)
-    return KvLimits(cluster.kv_cap_share, cluster.idle_age_s)
 
 
 def cap_tokens(world: World, instance: int) -> int:
@@ -39,8 +26,8 @@ def cap_tokens(world: World, instance: int) -> int:
 def room_for(world: World, session: int, instance: int, tokens: int) -> Victims:
     """Where up to `tokens` for a job of this session would come from."""
     limits, own = limits_of(world, instance), session_entry(world, session, instance)
-    shadow = _idle_tokens(world, instance, SHADOW_KV, own, tokens, limits)
-    normal = _idle_tokens(world, instance, NORMAL_KV, own, tokens, limits)
+    shadow = idle_tokens(world, instance, SHADOW_KV, own, tokens, limits)
+    normal = idle_tokens(world, instance, NORMAL_KV, own, tokens, limits)
     return victims_for_shadow(tokens, pool_of(world, instance, shadow, normal), limits)
 
 
@@ -80,19 +67,3 @@ def touch_entry(world: World, number: int) -> None:
         touch(world, NORMAL_KV, number)
     if entry.shadow_tokens > 0:
         touch(world, SHADOW_KV, number)
-
-
-def _idle_tokens(
-    world: World, instance: int, kind: int, own: int, enough: int, limits: KvLimits
-) -> int:
-    """In entries that are old enough; counted no further than it matters."""
-    now_s, total = world.cluster[0].now_s, 0
-    number = oldest_of(world, instance, kind)
-    while number != NONE and total < enough:
-        if not is_idle(now_s - used_at_s(world, kind, number), limits):
-            break
-        if number != own:
-            entry = world.entries[number]
-            total += entry.shadow_tokens if kind == SHADOW_KV else entry.tokens
-        number = younger_than(world, kind, number)
-    return total

@@ -36,8 +36,9 @@ _SWITCHES: dict[ApproachName, dict[str, Any]] = {
     ApproachName.HARVEST_SLO: {"controller": Controller.HARVEST_SLO},
     ApproachName.HARVEST_SLO_HOST: {"controller": Controller.HARVEST_SLO},
     ApproachName.PREDICTIVE: {"controller": Controller.PREDICTIVE, "delta": HARVEST_DELTA},
-    # Of the two readings, the one that needs no word of the paper about where KV moves to.
-    ApproachName.DEDICATED: {"dedicated": Dedicated.CALL_RUNS_THERE},
+    # Of the two readings, the one that stays below the oracle, as the paper's does: an instance
+    # that also serves calls takes load off the others, and passes it.
+    ApproachName.DEDICATED: {"dedicated": Dedicated.KV_MOVES},
     ApproachName.EAGER: {"controller": Controller.EAGER},
     ApproachName.ORACLE: {"oracle": True},
     ApproachName.ORACLE_HOST: {"oracle": True},

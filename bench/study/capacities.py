@@ -31,6 +31,7 @@ def pools_alone(config: SimConfig) -> tuple[SimConfig, ...]:
         config.model_copy(
             update={
                 "models": {model: pool},
+                "slo_scale": 1.0,
                 "sessions": None,
                 "approach": type(config).model_fields["approach"].default,
                 "run": type(config.run)(),

@@ -99,6 +99,11 @@ def _sessions(config: SimConfig) -> Iterator[Problem]:
             ("sessions", "router", "switch_probability"),
             "is missing: recorded sessions have no published rate",
         )
+    if router.kind == "fixed" and router.model not in config.models:
+        yield (
+            ("sessions", "router", "model"),
+            f"must be one of {sorted(config.models)}, got {router.model!r}",
+        )
     if not drawn and router.kind == "matrix":
         yield ("sessions", "router", "kind"), "matrix needs sessions that are drawn with a task"
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 # Read at run time too: pydantic validates by these annotations.
-from bench.sim.approach import Credit, Dedicated  # noqa: TC001
+from bench.sim.approach import Credit, Dedicated, Evicts, Predicts  # noqa: TC001
 from bench.sim.cluster import MAX_INSTANCES
 from bench.sim.hardware import LatencyMode
 from bench.study.approaches import ApproachName
@@ -111,9 +111,16 @@ class RandomRouter(Strict):
     kind: Literal["random"]
 
 
+class FixedRouter(Strict):
+    """Sends every call to one model: what routing is compared with."""
+
+    kind: Literal["fixed"]
+    model: str
+
+
 class SessionsConfig(Strict):
     workload: DrawnSessions | RecordedSessions = Field(discriminator="kind")
-    router: MarkovRouter | MatrixRouter | RandomRouter = Field(
+    router: MarkovRouter | MatrixRouter | RandomRouter | FixedRouter = Field(
         default=MarkovRouter(), discriminator="kind"
     )
 
@@ -125,9 +132,11 @@ class ShadowConfig(Strict):
     delta: float | None = Field(default=None, ge=0, le=1)
     margin: float | None = Field(default=None, ge=0, lt=1)
     n_min_tokens: int | None = Field(default=None, ge=1)
+    predicts: Predicts | None = None
     iteration_cap_s: float | None = Field(default=None, gt=0)
     kv_cap_share: float | None = Field(default=None, gt=0, le=1)
     idle_age_s: float | None = Field(default=None, ge=0)
+    evicts: Evicts | None = None
     top_k: int | None = Field(default=None, ge=1)
     min_probability: float | None = Field(default=None, ge=0, le=1)
     credit: Credit | None = None
@@ -166,6 +175,10 @@ class SimConfig(Strict):
     max_sequences: int = Field(default=256, ge=1, le=4096)
     link_gb_per_s_per_gpu: float = Field(default=50.0, gt=0, le=10_000)
     """Of a decode instance's inbound link, which all its GPUs share out; GB = 1e9 bytes."""
+    keeps_finished: bool = True
+    """The KV of a finished normal request stays cached until its place is needed, as in vLLM."""
+    slo_scale: float = Field(default=1.0, gt=0, le=100)
+    """Of both SLOs of all models. Capacity stays what it is at 1: provisioning was before."""
     normal: NormalConfig | None = NormalConfig()
     sessions: SessionsConfig | None = None
     approach: ApproachName = ApproachName.NO_SHADOW

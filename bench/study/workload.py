@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from bench.sim.cluster import Cluster, ModelPool
 from bench.sim.latency import LatencyModel
 from bench.study.schema import (
     DrawnSessions,
+    FixedRouter,
     MarkovRouter,
     MatrixRouter,
     PublishedTraffic,
@@ -27,7 +28,8 @@ from bench.workloads.loaders import TraceFormat, load_trace
 from bench.workloads.recorded import recorded_sessions
 from bench.workloads.routers import (
     markov_route,
-    matrix_route,
+    policy_route,
+    query_scores,
     random_route,
     table1_switch_probability,
     uniform_switches,
@@ -42,11 +44,13 @@ if TYPE_CHECKING:
     from bench.study.schema import (
         NormalConfig,
         PoolConfig,
+        RecordedSessions,
         SessionsConfig,
         SimConfig,
         TraceTraffic,
     )
     from bench.workloads.routers import Route
+    from bench.workloads.score_matrix import ScoreMatrix
     from bench.workloads.sessions import RoutedSession
     from bench.workloads.trace import Trace
     from bench.workloads.traffic import LengthLaw
@@ -58,6 +62,7 @@ def cluster_of(config: SimConfig) -> Cluster:
         max_batch_tokens=config.max_batch_tokens,
         max_sequences=config.max_sequences,
         link_bytes_per_s_per_gpu=config.link_gb_per_s_per_gpu * 1e9,
+        keeps_finished=config.keeps_finished,
     )
 
 
@@ -71,6 +76,27 @@ def workload_of(config: SimConfig, capacities_per_s: tuple[float, ...]) -> Workl
         )
     sessions = () if config.sessions is None else _sessions(config, config.sessions)
     return Workload(normal=normal, sessions=sessions)
+
+
+class Scored(NamedTuple):
+    """A session under a router that knows the scores."""
+
+    route: Route
+    scores: np.ndarray
+    """By call and model."""
+
+
+def scored_sessions(config: SimConfig) -> tuple[Scored, ...]:
+    """Of the measured window, as `workload_of` routes them."""
+    assert config.sessions is not None
+    router = config.sessions.router
+    assert isinstance(router, MatrixRouter)
+    rng = _rng(config, "routes")
+    scored = [
+        (session, _scored(session, config, router, rng))
+        for session in _drawn(config, config.sessions.workload)
+    ]
+    return tuple(one for session, one in scored if session.arrival_s >= config.run.warmup_s)
 
 
 def length_law(traffic: PublishedTraffic | TraceTraffic) -> LengthLaw:
@@ -96,9 +122,19 @@ def trace_of(path: str, trace_format: TraceFormat) -> Trace:
     return load_trace(path, trace_format)
 
 
+@lru_cache(maxsize=8)
+def _matrix_of(path: str, models: tuple[str, ...]) -> ScoreMatrix:
+    return load_score_matrix(path, stand_ins(models))
+
+
 def _pool(config: SimConfig, model: str, pool: PoolConfig) -> ModelPool:
     return ModelPool(
-        latency=LatencyModel(model, config.latency, tensor_parallel=pool.tensor_parallel),
+        latency=LatencyModel(
+            model,
+            config.latency,
+            tensor_parallel=pool.tensor_parallel,
+            slo_scale=config.slo_scale,
+        ),
         colocated=pool.colocated,
         prefill=pool.prefill,
         decode=pool.decode,
@@ -132,31 +168,44 @@ def _normal(config: SimConfig, normal: NormalConfig, pool: int, capacity_per_s: 
 
 
 def _sessions(config: SimConfig, sessions: SessionsConfig) -> tuple[RoutedWork, ...]:
-    workload = sessions.workload
+    route = _router(config, sessions)
+    return tuple(
+        RoutedWork(session, route(session)) for session in _drawn(config, sessions.workload)
+    )
+
+
+def _drawn(
+    config: SimConfig, workload: DrawnSessions | RecordedSessions
+) -> tuple[RoutedSession, ...]:
     if isinstance(workload, DrawnSessions):
-        drawn = draw_sessions(
+        return draw_sessions(
             workload.benchmark, workload.per_s, config.run.end_s, _rng(config, "sessions")
         )
-    else:
-        trace = trace_of(workload.path, TraceFormat.SESSIONS)
-        drawn = tuple(
-            session for session in recorded_sessions(trace) if session.arrival_s < config.run.end_s
-        )
-    route = _router(config, sessions)
-    return tuple(RoutedWork(session, route(session)) for session in drawn)
+    trace = trace_of(workload.path, TraceFormat.SESSIONS)
+    return tuple(
+        session for session in recorded_sessions(trace) if session.arrival_s < config.run.end_s
+    )
 
 
 def _router(config: SimConfig, sessions: SessionsConfig) -> Callable[[RoutedSession], Route]:
     rng, models, router = _rng(config, "routes"), tuple(config.models), sessions.router
     if isinstance(router, RandomRouter):
         return lambda session: random_route(len(session.calls), len(models), rng)
+    if isinstance(router, FixedRouter):
+        only = models.index(router.model)
+        return lambda session: (only,) * len(session.calls)
     if isinstance(router, MatrixRouter):
-        matrix = load_score_matrix(router.path, stand_ins(models))
-        return lambda session: matrix_route(
-            len(session.calls), session.task, matrix, router.policy, rng
-        )[0]
+        return lambda session: _scored(session, config, router, rng).route
     chain = uniform_switches(len(models), _switch_probability(router, sessions))
     return lambda session: markov_route(len(session.calls), chain, rng)
+
+
+def _scored(
+    session: RoutedSession, config: SimConfig, router: MatrixRouter, rng: np.random.Generator
+) -> Scored:
+    matrix = _matrix_of(router.path, tuple(config.models))
+    scores = query_scores(len(session.calls), session.task, matrix, rng)
+    return Scored(policy_route(scores, matrix, router.policy, rng), scores)
 
 
 def _switch_probability(router: MarkovRouter, sessions: SessionsConfig) -> float:

@@ -77,6 +77,17 @@ def random_route(calls: int, models: int, rng: np.random.Generator) -> Route:
     return tuple(int(model) for model in rng.integers(models, size=calls))
 
 
+def query_scores(
+    calls: int, task: str, matrix: ScoreMatrix, rng: np.random.Generator
+) -> np.ndarray:
+    """Of a session's calls, by model: it walks through consecutive queries of its task, from a
+    random one on and round."""
+    _check_models(len(matrix.models))
+    scores = matrix.of_task(task)
+    walked: np.ndarray = scores[(int(rng.integers(len(scores))) + np.arange(calls)) % len(scores)]
+    return walked
+
+
 def matrix_route(
     calls: int,
     task: str,
@@ -84,17 +95,19 @@ def matrix_route(
     policy: RoutingPolicy,
     rng: np.random.Generator,
 ) -> tuple[Route, tuple[float, ...]]:
-    """The session walks through consecutive queries of its task, from a random one on and round.
-    Also returns the score of the chosen model at each call."""
-    _check_models(len(matrix.models))
-    scores = matrix.of_task(task)
-    rows = scores[(int(rng.integers(len(scores))) + np.arange(calls)) % len(scores)]
-    if policy is RoutingPolicy.RANDOM:
-        route = random_route(calls, len(matrix.models), rng)
-    else:
-        prices = np.array(matrix.dollars_per_million_tokens)
-        route = tuple(_best(row, prices, policy) for row in rows)
+    """Also returns the score of the chosen model at each call."""
+    rows = query_scores(calls, task, matrix, rng)
+    route = policy_route(rows, matrix, policy, rng)
     return route, tuple(float(row[model]) for row, model in zip(rows, route, strict=True))
+
+
+def policy_route(
+    rows: np.ndarray, matrix: ScoreMatrix, policy: RoutingPolicy, rng: np.random.Generator
+) -> Route:
+    if policy is RoutingPolicy.RANDOM:
+        return random_route(len(rows), len(matrix.models), rng)
+    prices = np.array(matrix.dollars_per_million_tokens)
+    return tuple(_best(row, prices, policy) for row in rows)
 
 
 def route_figures(routes: Iterable[Sequence[int]]) -> RouteFigures:

@@ -24,6 +24,7 @@ from policy.kv_class import (
     shadow_room,
     shortage,
     start_room,
+    victims_cold_first,
     victims_for_foreground,
     victims_for_shadow,
 )
@@ -128,6 +129,22 @@ def test_foreground_evicts_shadow_entries_before_normal_ones(
     blocks: int, pool: KvPool, expected: Victims
 ) -> None:
     assert victims_for_foreground(blocks, pool) == expected
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pool", "expected"),
+    [
+        (12, a_pool(uncached=9, shadow=(9, 9), normal=(9, 9)), Victims(9, 0, 3)),
+        (30, a_pool(uncached=9, shadow=(9, 9), normal=(9, 9)), Victims(9, 12, 9)),
+        (40, a_pool(uncached=9, shadow=(9, 9), normal=(9, 9)), Victims(9, 18, 13)),
+        (3, a_pool(shadow=(0, 9), normal=(0, 9)), Victims(shadow=3)),
+        (99, a_pool(uncached=1, shadow=(1, 0), normal=(1, 1)), Victims(1, 1, 2)),
+    ],
+)
+def test_cold_first_a_shadow_goes_after_what_it_might_displace_itself(
+    blocks: int, pool: KvPool, expected: Victims
+) -> None:
+    assert victims_cold_first(blocks, pool) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from bench.paper.experiments import APPROACHES, ClusterKind, full_scale, planned, quick_scale
 from bench.paper.published import pairs, published
-from bench.paper.sensitivity import SWEEPS
+from bench.paper.sweeps import SWEEPS
 from bench.paper.tables import (
     ALL,
     BENCHMARKS,

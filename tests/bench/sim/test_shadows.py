@@ -3,12 +3,14 @@ session or two, a few iterations."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.sim.approach import Approach, Credit
-from bench.sim.build import RoutedWork
+from bench.sim.approach import Approach, Credit, Evicts, Predicts
+from bench.sim.build import RoutedWork, Workload
+from bench.sim.simulation import Simulation
 from policy.slack import Accrual
 from policy.vocabulary import Controller
 from tests.bench.sim.builders import (
@@ -175,6 +177,57 @@ def test_shadow_work_displaces_only_what_has_been_idle() -> None:
         session = a_session((0, 1000, 10, 0.0), (1010, 100, 5, wait_s), arrival_s=end_s)
         case = Case(colocated(LLAMA, GEMMA), (RoutedWork(session, (A, B)),), traffic)
         assert case.run(SLO).shadow_tokens.tolist() == [0, 0, shadowed]
+
+
+def test_a_finished_request_that_is_not_kept_leaves_its_room() -> None:
+    traffic = (None, requests((0.0, GEMMA.kv_pool_tokens - 2, 2)))
+    end_s = Case(colocated(LLAMA, GEMMA), (), traffic).run().finished_s[0]
+    session = a_session((0, 1000, 10, 0.0), (1010, 100, 5, 4.5), arrival_s=end_s)
+    cluster = replace(colocated(LLAMA, GEMMA), keeps_finished=False)
+    case = Case(cluster, (RoutedWork(session, (A, B)),), traffic)
+    assert case.run(SLO).shadow_tokens.tolist() == [0, 0, 1008]
+
+
+@pytest.mark.parametrize(
+    ("evicts", "shadowed"), [(Evicts.SHADOW_FIRST, 0), (Evicts.COLD_FIRST, 1008)]
+)
+def test_a_request_takes_a_shadow_or_what_the_shadow_itself_may_displace(
+    evicts: Evicts, shadowed: int
+) -> None:
+    """B is full of an old entry, and the shadow takes a part of its place. So does the request that
+    comes 8 s later: of the shadow, or of the rest of the old entry."""
+    size = GEMMA.kv_pool_tokens - 2
+    end_s = Case(colocated(LLAMA, GEMMA), (), (None, requests((0.0, size, 2)))).run().finished_s[0]
+    session = a_session((0, 1000, 10, 0.0), (1010, 100, 5, 12.0), arrival_s=end_s)
+    traffic = (None, requests((0.0, size, 2), (end_s + 8.0, 3000, 2)))
+    case = Case(colocated(LLAMA, GEMMA), (RoutedWork(session, (A, B)),), traffic)
+    outcome = case.run(replace(SLO, evicts=evicts))
+    assert outcome.shadow_tokens.tolist() == [0, 0, 0, shadowed]
+
+
+def test_what_is_foreseen_of_a_chunk_may_leave_out_the_context_it_reads() -> None:
+    """Then every chunk is as large as the first one, and the later ones take longer than the cap;
+    else they shrink as the context grows."""
+    big = RoutedWork(a_session((0, 4096, 16, 0.0), (4112, 100, 5, 10.0)), (A, B))
+    alone = most_tokens(GEMMA, CAP_S, 0, 2048)
+    for predicts, second in (
+        (Predicts.TOKENS, alone),
+        (Predicts.CONTEXT, most_tokens(GEMMA, CAP_S, alone, 2048)),
+    ):
+        case = Case(colocated(LLAMA, GEMMA), (big,))
+        simulation = Simulation(
+            case.cluster, Workload(sessions=case.sessions), replace(SLO, predicts=predicts),
+            with_numba=False,
+        )  # fmt: skip
+        sizes, at_s = [], 0.0
+        while len(sizes) < 2:
+            at_s += 1e-3
+            simulation.run(at_s)
+            done = int(simulation.world.instances[B].shadow_computed_tokens)
+            if done > sum(sizes):
+                sizes.append(done - sum(sizes))
+        assert sizes == [alone, second]
+        assert (second == alone) is (predicts is Predicts.TOKENS)
 
 
 def test_after_a_compaction_the_job_starts_again() -> None:

@@ -40,8 +40,8 @@ def test_the_one_credit_of_the_paper_is_larger() -> None:
 
 
 def test_what_the_file_sets_wins_and_a_dedicated_reading_stays_with_its_approach() -> None:
-    shadow = ShadowConfig(beta=1.0, dedicated=Dedicated.KV_MOVES)
+    shadow = ShadowConfig(beta=1.0, dedicated=Dedicated.CALL_RUNS_THERE)
     harvest = switches_of(ApproachName.HARVEST, shadow, TIER)
     assert (harvest.beta, harvest.delta, harvest.dedicated) == (1.0, 0.1, None)
     assert harvest.controller is Controller.HARVEST
-    assert switches_of(ApproachName.DEDICATED, shadow, TIER).dedicated is Dedicated.KV_MOVES
+    assert switches_of(ApproachName.DEDICATED, shadow, TIER).dedicated is Dedicated.CALL_RUNS_THERE

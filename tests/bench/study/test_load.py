@@ -98,6 +98,11 @@ def test_a_wrong_value_is_named_with_its_limit(tmp_path: Path, change: str, mess
             "rate",
         ),
         (
+            "per_s: 0.1}\n",
+            "per_s: 0.1}\n  router: {kind: fixed, model: GPT}\n",
+            "sessions.router.model: must be one of ['Llama-3.1-8B', 'Qwen2.5-7B'], got 'GPT'",
+        ),
+        (
             "  Llama-3.1-8B: {prefill: 1, decode: 1}\n",
             "",
             "sessions: are routed between 2 to 5 models, got 1",

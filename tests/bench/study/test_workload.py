@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.study.approaches import ApproachName
-from bench.study.schema import DrawnSessions, HourWindow, NormalConfig, RunConfig, SessionsConfig
-from bench.study.workload import workload_of
-from tests.bench.study.builders import a_config
+from bench.study.capacities import pools_alone
+from bench.study.schema import (
+    DrawnSessions,
+    FixedRouter,
+    HourWindow,
+    NormalConfig,
+    RunConfig,
+    SessionsConfig,
+)
+from bench.study.workload import cluster_of, workload_of
+from tests.bench.study.builders import LARGE, a_config
 
 if TYPE_CHECKING:
     from bench.sim.build import Workload
@@ -66,3 +74,21 @@ def test_normal_traffic_goes_on_while_measured_sessions_finish() -> None:
     assert trace is not None
     assert trace.arrival_s[-1] > RUN.end_s
     assert all(work.session.arrival_s < RUN.end_s for work in workload.sessions)
+
+
+def test_a_fixed_router_sends_the_same_sessions_to_one_model() -> None:
+    routed = a_config().sessions
+    assert routed is not None
+    fixed = routed.model_copy(update={"router": FixedRouter(kind="fixed", model=LARGE)})
+    works = workload_of(a_config(sessions=fixed), CAPACITIES_PER_S).sessions
+    assert {model for work in works for model in work.route} == {1}
+    expected = workload_of(a_config(), CAPACITIES_PER_S).sessions
+    assert [work.session for work in works] == [work.session for work in expected]
+
+
+def test_looser_slos_are_those_of_requests_and_not_of_the_capacity() -> None:
+    loose = a_config(slo_scale=2.0)
+    before, now = cluster_of(a_config()).pools[0].latency, cluster_of(loose).pools[0].latency
+    assert now.tpot_slo_s() == 2 * before.tpot_slo_s()
+    assert now.ttft_slo_s(3000) == 2 * before.ttft_slo_s(3000)
+    assert pools_alone(loose) == pools_alone(a_config())
