@@ -50,10 +50,13 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> ClusterConfi
     """Raises ConfigError. An override is `shadow.controller=off`: a YAML path and a YAML value."""
     name = str(path)
     document, problems = read_document(Path(path), _SECTIONS)
+    # A second key of one name hides the first: what then does not fit together is no mistake of its
+    # own.
+    each_key_counts = not problems
     for text in overrides:
         problems += override(document, text)
     filled, found = _filled_in(document, Path(path).resolve().parent)
-    config, more = _validated(filled)
+    config, more = _validated(filled, check_together=each_key_counts)
     problems += [f"{dotted(where)}: {text}" for where, text in [*found, *more]]
     if problems or config is None:
         raise ConfigError([f"{name}: {problem}" for problem in problems])
@@ -140,15 +143,16 @@ def _over(defaults: Mapping[str, Any], given: Any) -> Any:
     return {**defaults, **given} if isinstance(given, dict) else given
 
 
-def _validated(tree: Tree) -> tuple[ClusterConfig | None, list[Problem]]:
+def _validated(tree: Tree, *, check_together: bool) -> tuple[ClusterConfig | None, list[Problem]]:
     # As JSON, because only there does pydantic's strict mode take text for an enum; strict, because
     # "5", true and 5 are different things in a file.
     try:
         config = ClusterConfig.model_validate_json(json.dumps(tree), strict=True)
     except ValidationError as error:
         problems = problems_of(error, ClusterConfig)
-        return None, [*problems, *checks.check(_valid_parts(tree, problems))]
-    return config, checks.check(checks.Parts.of(config))
+        parts = _valid_parts(tree, problems) if check_together else None
+        return None, [*problems, *(checks.check(parts) if parts else [])]
+    return config, checks.check(checks.Parts.of(config)) if check_together else []
 
 
 def _valid_parts(tree: Tree, problems: Sequence[Problem]) -> checks.Parts:

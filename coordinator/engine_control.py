@@ -101,7 +101,7 @@ def _ask(config: ClusterConfig, name: str, changes: Mapping[str, object]) -> Ans
         "model": instance.model,
         "prompt": [1],
         "max_tokens": 1,
-        "vllm_xargs": control_xargs(changes, config.coordinator.engine_secret),
+        "vllm_xargs": control_xargs(name, changes, config.coordinator.engine_secret),
     }
     request = urllib.request.Request(
         instance.url + "/v1/completions",

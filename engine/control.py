@@ -1,9 +1,11 @@
 """Parameters of a running engine change by a control request: a marked ordinary completion.
 
 The scheduler runs in vLLM's EngineCore process, which no side API reaches, so a change travels as
-every mark does (engine.marks): `vllm_xargs` with a JSON object of a version and the fields to
-change. It is answered at once, without computing anything, and takes effect between two steps.
-All of it or nothing: the new parameters are built and checked as those of the command line are.
+every mark does (engine.marks): `vllm_xargs` with a JSON object of a version, the instance that is
+meant and the fields to change. An engine of another name refuses: two clusters of one machine have
+the same ports, one after the other. It is answered at once, without computing anything, and takes
+effect between two steps. All of it or nothing: the new parameters are built and checked as those
+of the command line are.
 
 Imports neither vLLM nor torch: the coordinator writes what the plug-in reads.
 
@@ -57,9 +59,10 @@ class ControlRefused(ValueError):
     """A change that we cannot make: nothing was changed."""
 
 
-def control_xargs(changes: Mapping[str, object], secret: str = "") -> dict[str, str]:
-    """The `vllm_xargs` of a request that asks for these changes."""
-    message = msgspec.json.encode({"version": CONTROL_VERSION, **changes}).decode()
+def control_xargs(instance: str, changes: Mapping[str, object], secret: str = "") -> dict[str, str]:
+    """The `vllm_xargs` of a request that asks `instance` for these changes."""
+    meant = {"version": CONTROL_VERSION, "instance": instance}
+    message = msgspec.json.encode(meant | dict(changes)).decode()
     return {CONTROL_KEY: message, **({SECRET_KEY: secret} if secret else {})}
 
 
@@ -71,7 +74,13 @@ def changed_params(params: EngineParams, xargs: Mapping[str, Any]) -> EnginePara
     """The parameters after a control request; raises ControlRefused."""
     if not carries_secret(xargs, params.secret):
         raise ControlRefused(f"{SECRET_KEY} does not match this engine's shared secret")
-    return with_changes(params, _changes_in(xargs[CONTROL_KEY]))
+    message = _read(xargs[CONTROL_KEY])
+    meant = message.pop("instance", None)
+    if meant != params.instance:
+        raise ControlRefused(
+            f"this engine is instance {params.instance!r}, the change is for {meant!r}"
+        )
+    return with_changes(params, message)
 
 
 def with_changes(params: EngineParams, changes: Mapping[str, object]) -> EngineParams:
@@ -113,7 +122,7 @@ def differences(params: EngineParams, before: EngineParams) -> dict[str, Any]:
     return {name: new[name] for name in CHANGEABLE if new[name] != old[name]}
 
 
-def _changes_in(message: object) -> dict[str, object]:
+def _read(message: object) -> dict[str, object]:
     if not isinstance(message, str):
         raise ControlRefused(f"{CONTROL_KEY} must be JSON in a string, got {message!r}")
     try:

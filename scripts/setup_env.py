@@ -132,7 +132,7 @@ def _fill() -> None:
             shutil.rmtree(folder)
         _install_torch()
         count = len({*report["wrong"], *report["broken"]})
-        with _step(f"installing the packages, of which {count} are missing or broken"):
+        with _step(f"installing {count} packages"):
             # Without dependencies: the list is complete, and four packages ask for others that we
             # leave out on purpose (check_env.LEFT_OUT).
             _pip("--no-deps", "--requirement", str(CONSTRAINTS))

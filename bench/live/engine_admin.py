@@ -14,17 +14,23 @@ from engine.control import APPLIED, REFUSED, control_xargs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from configs.schema import InstanceConfig
+
 RESET_TIMEOUT_S = 30.0
 RESET_RETRY_S = 0.5
 ADMIN_TIMEOUT = aiohttp.ClientTimeout(total=60)
 
 
 async def change(
-    http: aiohttp.ClientSession, url: str, model: str, changes: Mapping[str, object], secret: str
+    http: aiohttp.ClientSession,
+    name: str,
+    instance: InstanceConfig,
+    changes: Mapping[str, object],
+    secret: str,
 ) -> bool:
     """False: this engine knows no control request. Raises EngineUnwilling if it refuses."""
-    xargs = control_xargs(changes, secret)
-    body = {"model": model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
+    url, xargs = instance.url, control_xargs(name, changes, secret)
+    body = {"model": instance.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
     answer = await _post(http, f"{url}/v1/completions", body)
     reason = str((answer.get("choices") or [{}])[0].get("stop_reason") or "")
     if reason.startswith(REFUSED):

@@ -173,8 +173,8 @@ class Engines:
             taken = [
                 await change(
                     http,
-                    one.url,
-                    one.model,
+                    name,
+                    one,
                     {
                         "controller": controller.value,
                         "delta": self._deltas[controller],

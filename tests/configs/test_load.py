@@ -456,6 +456,13 @@ def test_duplicate_keys_are_refused_with_both_lines(tmp_path: Path) -> None:
     assert "duplicate key 'profile'; it is already on line " in problem
 
 
+def test_a_key_that_hides_another_one_is_the_only_mistake_told(tmp_path: Path) -> None:
+    file = write(tmp_path, pd_cluster())
+    file.write_text(file.read_text().replace("  large-d:", "  large-p:"))
+    (problem,) = problems_of(file)
+    assert "duplicate key 'large-p'; it is already on line " in problem
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [

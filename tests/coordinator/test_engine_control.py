@@ -87,6 +87,7 @@ def test_every_engine_is_asked_and_says_what_it_made_of_it(tmp_path: Path) -> No
     xargs = asked[0]["vllm_xargs"]
     assert json.loads(xargs[CONTROL_KEY]) == {
         "version": 1,
+        "instance": "good",
         "controller": "off",
         "kv_cap_share": 0.1,
     }

@@ -25,7 +25,7 @@ from tests.engine.params_of import params
 def test_a_control_request_changes_what_it_names_and_nothing_else() -> None:
     before = params()
     changes = {"controller": "off", "beta": 0.25, "kv_cap_share": 0.1, "trace_path": "/t/a.jsonl"}
-    after = changed_params(before, control_xargs(changes))
+    after = changed_params(before, control_xargs("test", changes))
     assert after.controller is Controller.OFF
     assert differences(after, before) == changes
     assert (
@@ -87,18 +87,24 @@ def test_a_message_that_is_none_of_ours_is_refused(message: object, complaint: s
 
 def test_an_engine_with_a_secret_obeys_nobody_else() -> None:
     ours = params(secret="ours", secret_in_environment=True)
-    changed = changed_params(ours, control_xargs({"beta": 0.1}, "ours"))
+    changed = changed_params(ours, control_xargs("test", {"beta": 0.1}, "ours"))
     assert (changed.beta, changed.secret) == (0.1, "ours")
     for theirs in ("", "theirs", "caf\u00e9"):
-        xargs = control_xargs({"beta": 0.1}, theirs)
+        xargs = control_xargs("test", {"beta": 0.1}, theirs)
         with pytest.raises(ControlRefused, match=f"{SECRET_KEY} does not match"):
             changed_params(ours, xargs)
+
+
+@pytest.mark.parametrize("meant", ["other", "", None])
+def test_an_engine_takes_no_change_that_is_meant_for_another_one(meant: Any) -> None:
+    with pytest.raises(ControlRefused, match=f"is instance 'test', the change is for {meant!r}"):
+        changed_params(params(), control_xargs(meant, {"beta": 0.1}))
 
 
 def test_an_ordinary_request_is_no_control_request() -> None:
     assert not is_control(None)
     assert not is_control({SECRET_KEY: "ours"})
-    assert is_control(control_xargs({}))
+    assert is_control(control_xargs("test", {}))
 
 
 def test_a_decode_instance_says_what_is_without_effect_there() -> None:

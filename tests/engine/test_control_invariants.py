@@ -47,7 +47,8 @@ class Changes:
         if self._chance.random() > CHANGE_SHARE:
             return
         changed = [name for name in CHOICES if self._chance.random() < 0.3]
-        xargs = control_xargs({name: self._chance.choice(CHOICES[name]) for name in changed})
+        changes = {name: self._chance.choice(CHOICES[name]) for name in changed}
+        xargs = control_xargs("test", changes)
         self._made += 1
         request = a_request(f"control-{self._made}", [1], **xargs)
         run.scheduler.add_request(request)

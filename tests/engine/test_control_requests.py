@@ -42,7 +42,7 @@ def a_world(mode: str, **changes: Any) -> World:
 
 def tune(world: World, name: str, secret: str = "", **changes: object) -> Any:
     """What the request is answered with."""
-    world.add(a_request(name, [1], None, **control_xargs(changes, secret)))
+    world.add(a_request(name, [1], None, **control_xargs("test", changes, secret)))
     world.step()
     if name not in world.finished:  # with a batch in flight, that one comes back first
         world.step()
@@ -118,7 +118,9 @@ def test_credit_factors_and_jobs_outlive_a_change(mode: str) -> None:
     scheduler = world.scheduler
     credit_s, factor = scheduler.slack.credit_s, scheduler.step_time.base_factor
     missing = scheduler.shadows["s"].missing_tokens
-    scheduler.add_request(a_request("c", [1], None, **control_xargs({"max_chunk_tokens": 96})))
+    scheduler.add_request(
+        a_request("c", [1], None, **control_xargs("test", {"max_chunk_tokens": 96}))
+    )
     assert scheduler.slack.credit_s == credit_s
     assert scheduler.step_time.base_factor == factor
     assert scheduler.shadows["s"].missing_tokens == missing
@@ -133,7 +135,7 @@ def test_a_new_chunk_size_holds_from_the_next_step_on() -> None:
     world.add(normal("n", 32, max_tokens=10), shadow("s", 1000))
     world.step()
     assert world.step() == {"n": 1, "s": 64}
-    world.add(a_request("c", [1], None, **control_xargs({"max_chunk_tokens": 128})))
+    world.add(a_request("c", [1], None, **control_xargs("test", {"max_chunk_tokens": 128})))
     assert world.step() == {"n": 1, "s": 128}
 
 
