@@ -16,9 +16,11 @@ from coordinator.clients import Clients, tenant_id
 from coordinator.cluster_api import ClusterApi
 from coordinator.cluster_view import ClusterViews
 from coordinator.control_api import ControlApi
+from coordinator.dashboard_api import DashboardApi
 from coordinator.delivery import Delivery
 from coordinator.health import Health
 from coordinator.instance_loads import InstanceLoads
+from coordinator.instance_series import InstanceCollector
 from coordinator.instances_api import InstancesApi
 from coordinator.legs import Legs
 from coordinator.live_config import LiveConfig
@@ -148,6 +150,7 @@ class Parts:
             loads=InstanceLoads(live, self.cluster, self.wire, self.clock),
         ).router()
         yield UsageApi(access=access, usage=self.usage, quota=self.quota).router()
+        yield DashboardApi.read().router()
 
 
 def build_parts(
@@ -170,6 +173,8 @@ def build_parts(
     sessions = _store(limits, clock)
     hooks = shadow or _shadow_of(config, cluster, metrics, quota, usage, sessions)
     sessions.on_dropped = hooks.session_finished
+    health = Health(config=config, cluster=cluster, client=client)
+    metrics.registry.register(InstanceCollector(cluster, health))
     return Parts(
         config=config,
         clock=clock,
@@ -184,7 +189,7 @@ def build_parts(
         shadow=hooks,
         sessions=sessions,
         book=CallBook(config.models, metrics, clock),
-        health=Health(config=config, cluster=cluster, client=client),
+        health=health,
     )
 
 
