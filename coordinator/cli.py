@@ -15,6 +15,7 @@ import typer
 from configs.load import ConfigError, effective_yaml, load_config
 from configs.memory.plan import plan_memory
 from coordinator import run_state
+from coordinator.doctor.command import doctor
 from coordinator.engine_control import INSTANCE_IN_PATH, changes_of, tune
 from coordinator.own_version import own_version
 from coordinator.progress import output_console, say, state_table
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 config_app = typer.Typer(no_args_is_help=True, help="Look at configuration files.")
 app.add_typer(config_app, name="config")
+app.command("doctor")(doctor)
 
 RunDir = Annotated[
     Path | None,

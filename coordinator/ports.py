@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from configs.schema import ClusterConfig
 
+LOCAL_NAMES = ("localhost", "127.0.0.1", "0.0.0.0", "::", "::1", "[::1]")
+_ELSEWHERE = "is not an address of this machine; start the instance there and set attach_url"
 _PROBE_TIMEOUT_S = 1.0
 _BODY_CHARACTERS = 300
 # Never through a proxy of the environment: these are addresses of this machine or nearby ones.
@@ -30,6 +32,11 @@ def port_problems(config: ClusterConfig, *, coordinator: bool) -> list[str]:
         if problem:
             problems.append(f"{owner}: {host}:{port} {problem}")
     return problems
+
+
+def is_foreign(problem: str) -> bool:
+    """Whether this line of `port_problems` is about an address of another machine."""
+    return problem.endswith(_ELSEWHERE)
 
 
 def probe(url: str) -> str:
@@ -83,5 +90,5 @@ def _explained(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "is already in use by another process; stop it or choose another port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "is not an address of this machine; start the instance there and set attach_url"
+        return _ELSEWHERE
     return f"cannot be listened on: {error}"

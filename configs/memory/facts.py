@@ -41,6 +41,7 @@ class ModelFiles(NamedTuple):
     stored_bytes: int
     """Of all weights."""
     source: str
+    is_local: bool
 
 
 def model_files(path: str) -> ModelFiles:
@@ -51,7 +52,8 @@ def model_files(path: str) -> ModelFiles:
     known = _written_down()
     if path in known:
         entry = known[path]
-        return ModelFiles(entry["config"], entry["weight_bytes"], "architectures.json")
+        written = entry["config"], entry["weight_bytes"], "architectures.json"
+        return ModelFiles(*written, is_local=False)
     raise FactsUnknown(f"no folder, not in this machine's hub cache, not one of {sorted(known)}")
 
 
@@ -134,7 +136,7 @@ def _read(folder: Path) -> ModelFiles:
         stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if not stored:
         raise FactsUnknown(f"{folder} holds no safetensors, so its weights cannot be counted")
-    return ModelFiles(config, stored, str(folder / "config.json"))
+    return ModelFiles(config, stored, str(folder / "config.json"), is_local=True)
 
 
 def _cached(name: str) -> Path | None:

@@ -55,7 +55,9 @@ class InstanceMemory:
     """What the shadow class may hold at most."""
     host_tier_bytes: int
     host_tier_tokens: int
-    source: str
+    model_path: str
+    is_local: bool
+    """Whether the numbers are those of files on this machine."""
     problems: tuple[str, ...] = ()
 
 
@@ -128,7 +130,8 @@ def _planned(config: ClusterConfig, name: str, gpu: GpuConfig | None) -> Instanc
         shadow_tokens=shadow_blocks * model.block_size,
         host_tier_bytes=tier_bytes,
         host_tier_tokens=tier_bytes // per_token,
-        source=files.source,
+        model_path=model.path,
+        is_local=files.is_local,
     )
     told = [f"tensor_parallel_size {problem}"] if problem else [*_misfit(found, config, shape)]
     return replace(found, problems=tuple(told))
