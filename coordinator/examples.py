@@ -8,6 +8,7 @@ def client_examples(url: str, models: list[str]) -> str:
     first, last = models[0], models[-1]
     return f"""
 The coordinator answers at {url} (models: {", ".join(models)}; `auto` lets the router decide).
+What it does is shown at {url}/dashboard.
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' \\
     -H 'x-session-id: my-session' \\

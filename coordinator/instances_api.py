@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 
@@ -73,9 +74,15 @@ class InstancesApi:
         self.access.operator(request)
         if new.name in self.cluster.instances:
             raise InstanceBusy(new.name, "the name is taken")
-        port = checked_upstream(new.url, self.live.current.coordinator.upstreams)
+        allowed = self.live.current.coordinator.upstreams
         fields = new.model_dump(mode="json", exclude={"name", "url"})
-        config = self.live.with_instance(new.name, {**fields, "attach_url": new.url, "port": port})
+        fields |= {"attach_url": new.url, "port": checked_upstream(new.url, allowed)}
+        # Its series are where it is, and whoever looks at its load makes us read them.
+        fields["host"] = urlsplit(new.url).hostname
+        config = self.live.with_instance(new.name, fields)
+        metrics_url = config.instances[new.name].metrics_url
+        if metrics_url is not None:
+            checked_upstream(metrics_url.removesuffix("/metrics"), allowed)
         instance = self.cluster.add(new.name, config.instances[new.name])
         self.live.current = config
         await self.health.check(instance)

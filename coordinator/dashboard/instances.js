@@ -91,10 +91,10 @@ function kv({ load }) {
       { kind: "normal-cached", share: share(blocks.normal_cached_blocks, total) },
     ], share(blocks.shadow_cap_blocks, total)),
     ...lines([
-      `normal ${percent(share(normal, total))} (${percent(share(blocks.normal_used_blocks, total))} `
-        + `in use), shadow ${percent(share(shadow, total))} of at most `
+      `normal ${percent(share(normal, total))}, shadow ${percent(share(shadow, total))} of at most `
         + percent(share(blocks.shadow_cap_blocks, total)),
-      `${compact(total)} blocks`,
+      `${percent(share(blocks.normal_used_blocks, total))} and `
+        + `${percent(share(blocks.shadow_used_blocks, total))} in use, of ${compact(total)} blocks`,
     ]),
   ];
 }
@@ -107,8 +107,8 @@ function slack({ row, load, at_s }) {
   const rate = rates.of(`slack ${row.name}`, given.shadow_tokens, at_s);
   const steps_s = given.shadow_iteration_s + given.plain_iteration_s;
   const parts = [
-    `${compact(given.shadow_tokens)} tokens${rate === null ? "" : `, ${compact(rate)}/s now`}`,
-    `in ${percent(share(given.shadow_iteration_s, steps_s))} of the iterations' time`,
+    `${compact(given.shadow_tokens)} tokens`,
+    `${rate === null ? "" : `${compact(rate)}/s now, `}in ${percent(share(given.shadow_iteration_s, steps_s))} of the iterations' time`,
   ];
   const refused = mostly(given.plans);
   if (refused) parts.push(`else mostly: ${refused.replaceAll("_", " ")}`);

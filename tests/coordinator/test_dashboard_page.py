@@ -52,7 +52,7 @@ async def test_it_shows_instances_and_sessions_and_asks_nobody_else(chromium: st
         for name in TWO_PD:
             assert name in instances
         assert "small: ready, prefill and decode apart" in instances
-        assert "in use), shadow" in instances
+        assert "normal 44%, shadow 14% of at most 25%" in instances
         assert "for shadows" in instances
         sessions = await tab.text("#sessions-table")
         assert "1 switch" in sessions

@@ -61,6 +61,23 @@ async def test_a_registered_instance_gets_calls_and_no_session_moves_to_it() -> 
         assert "small-2" in config["cluster"]["instances"]
 
 
+async def test_the_series_of_a_registered_instance_are_where_it_is() -> None:
+    allowed = {"upstreams": ["localhost"]}
+    async with a_coordinator(COLOCATED, limits=allowed) as rig, a_newcomer() as (_, url):
+        reply = await register(rig, url.replace("127.0.0.1", "localhost"), metrics_port=9100)
+        assert reply.json()["metrics_url"] == "http://localhost:9100/metrics"
+
+
+async def test_series_at_a_port_that_is_not_allowed_are_refused() -> None:
+    async with a_newcomer() as (_, url):
+        allowed = {"upstreams": [url.removeprefix("http://")]}
+        async with a_coordinator(COLOCATED, limits=allowed) as rig:
+            reply = await register(rig, url, metrics_port=9100)
+            assert reply.status_code == 403
+            assert "http://127.0.0.1:9100" in reply.json()["error"]["message"]
+            assert (await rig.client.get("/v1/instances/small-2")).status_code == 404
+
+
 async def test_a_removed_instance_moves_its_own_sessions_only() -> None:
     async with a_coordinator(COLOCATED, limits=ALLOWED) as rig, a_newcomer() as (_, url):
         await register(rig, url)
