@@ -8,7 +8,7 @@ import gc
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
@@ -16,11 +16,10 @@ from configs.keys import load_keys
 from configs.load import ConfigError, load_config
 from coordinator.app import create_app
 from coordinator.hot_protocol import HotProtocol
+from coordinator.tls import tls_options
 
 if TYPE_CHECKING:
     import asyncio
-
-    from configs.schema import TlsConfig
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         config = load_config(options.config)
         app = create_app(config, keys=load_keys(config.coordinator))
+        tls = tls_options(config.coordinator.tls)
     except (ConfigError, ValueError) as error:
         parser.exit(2, f"{error}\n")
     # uvicorn calls what it takes for a class.
@@ -52,12 +52,8 @@ def main(argv: list[str] | None = None) -> None:
         timeout_keep_alive=75,
         # A call that is not at its end by then is told so (coordinator.hot_protocol).
         timeout_graceful_shutdown=math.ceil(config.coordinator.drain_s),
-        **_tls_options(config.coordinator.tls),
+        **tls,
     )
-
-
-def _tls_options(tls: TlsConfig | None) -> dict[str, Any]:
-    return {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.private_key}
 
 
 def _calm_garbage_collection() -> None:

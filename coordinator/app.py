@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from coordinator.call_shapes import call_paths
 from coordinator.errors import BodyInvalid, BodyTooLarge, CallError
 from coordinator.openai_api import KINDS, OpenAiApi
 from coordinator.parts import build_parts
@@ -17,7 +18,6 @@ from coordinator.parts import build_parts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, MutableMapping
     from contextlib import AbstractAsyncContextManager
-    from typing import Any
 
     from fastapi import Request
 
@@ -36,6 +36,11 @@ class CoordinatorApp(FastAPI):
     requests without ASGI (coordinator.hot_protocol)."""
 
     hot: OpenAiApi
+
+    def openapi(self) -> dict[str, Any]:
+        schema = super().openapi()
+        schema["paths"].update(call_paths())
+        return schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in KINDS:

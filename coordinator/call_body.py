@@ -1,4 +1,4 @@
-"""The client's JSON body: read once at the top level, checked, stripped, and written for each leg.
+"""The client's JSON body: read once at the top level, checked and stripped.
 
 `messages`, `tools` and whatever else we do not decide on stay the client's own bytes (msgspec.Raw):
 re-serialising JSON reorders keys and changes token ids. Duplicate keys collapse to the last one, as
@@ -6,18 +6,13 @@ in the engine's own parser, so that nothing is smuggled past the strip list."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from coordinator.call_checks import Fields, check_fields, runs_tools
 from coordinator.calls import CallKind
 from coordinator.errors import BodyInvalid, PromptTooLong
-from kv_transport.kv_params import PREFILL_LEG_KV_PARAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-Fields = dict[str, msgspec.Raw]
 
 STRIPPED: Final = (
     "kv_transfer_params",  # would pull KV from any host
@@ -30,21 +25,18 @@ STRIPPED: Final = (
 )
 """What a client may not say to an engine: removed, silently, as an unknown field would be."""
 
+_BESIDE_PROMPT: Final = ("tools", "system", "instructions")
+
 ONE_ENGINE: Final = frozenset({"best_of", "prompt_logprobs", "echo", "use_beam_search", "n"})
 """Fields that one hand-off cannot serve when they are on: D computes the prompt then."""
 
 LONGEST_BYTES_PER_TOKEN: Final = 1024
 """No token of any vocabulary stands for more JSON bytes (128 blanks, each escaped, are 768)."""
 
-_NOT_TEXT: Final = (b'_url"', b'"input_audio"', b'"image"', b'"file"')
+_CUT_TO_FIT: Final = frozenset({"truncate_prompt_tokens", "truncation"})
+_NOT_TEXT: Final = (b'_url"', b'"input_audio"', b'"image"', b'"file"', b'"input_file"')
 _decode_fields = msgspec.json.Decoder(Fields).decode
 _decode_any = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-
-_TRUE, _ONE = msgspec.Raw(b"true"), msgspec.Raw(b"1")
-_FALSE = msgspec.Raw(b"false")
-_USAGE_WANTED = msgspec.Raw(b'{"include_usage":true}')
-_PREFILL_KV = msgspec.Raw(_encode(PREFILL_LEG_KV_PARAMS))
 _OFF: Final = (b"null", b"false", b"0", b"1")
 
 
@@ -56,23 +48,28 @@ class ClientBody(NamedTuple):
     fields: Fields
     stream: bool
     usage_wanted: bool
-    """Whether the client asked for the usage chunk of a stream."""
+    """Whether the client gets the usage that ends a stream: it asked, or its API always tells."""
     session_hints: tuple[str | None, str | None, str | None]
     """Body `session_id`, `prompt_cache_key`, `metadata.session_id`."""
 
     @property
     def prompt(self) -> msgspec.Raw:
-        return self.fields["messages" if self.kind is CallKind.CHAT else "prompt"]
+        return self.fields[self.kind.prompt_field]
 
     @property
     def prompt_bytes(self) -> int:
         """Length of everything the prompt is made of."""
-        tools = self.fields.get("tools")
-        return len(memoryview(self.prompt)) + (0 if tools is None else len(memoryview(tools)))
+        return len(memoryview(self.prompt)) + sum(
+            len(memoryview(self.fields[name])) for name in _BESIDE_PROMPT if name in self.fields
+        )
 
     @property
     def needs_one_engine(self) -> bool:
         """Whether prefill and decode apart would give another answer than one engine."""
+        if self.kind is CallKind.RESPONSES:
+            return runs_tools(self.fields.get("tools"))
+        if self.kind is CallKind.MESSAGES:
+            return False
         if not ONE_ENGINE.isdisjoint(self.fields):
             for name in ONE_ENGINE.intersection(self.fields):
                 value = bytes(self.fields[name])
@@ -90,15 +87,14 @@ def read_body(kind: CallKind, body: bytes) -> ClientBody:
     hints = _session_hints(fields)
     for name in STRIPPED:
         fields.pop(name, None)
-    _require_prompt(kind, fields)
+    check_fields(kind, fields)
     stream = _boolean(fields, "stream")
-    _check_lengths(fields)
     return ClientBody(
         kind=kind,
         model=model,
         fields=fields,
         stream=stream,
-        usage_wanted=_usage_wanted(fields, stream),
+        usage_wanted=_usage_wanted(kind, fields, stream),
         session_hints=hints,
     )
 
@@ -106,9 +102,9 @@ def read_body(kind: CallKind, body: bytes) -> ClientBody:
 def check_prompt_length(body: ClientBody, model: str, max_model_len: int) -> None:
     """Refuses what cannot fit by any count; everything else is the engine's to judge."""
     limit_bytes = max_model_len * LONGEST_BYTES_PER_TOKEN
-    if "truncate_prompt_tokens" in body.fields:
+    if not _CUT_TO_FIT.isdisjoint(body.fields):
         return
-    name = "messages" if body.kind is CallKind.CHAT else "prompt"
+    name = body.kind.prompt_field
     raw = bytes(body.prompt) if body.kind is CallKind.TEXT else b""
     if raw[:1] == b"[" and not _is_batch(raw[:64]):
         tokens = raw.count(b",") + 1
@@ -121,46 +117,6 @@ def check_prompt_length(body: ClientBody, model: str, max_model_len: int) -> Non
         raise PromptTooLong(model, f"{len(raw)} bytes", max_model_len, name)
 
 
-def engine_body(
-    body: ClientBody,
-    model: str,
-    cache_salt: str,
-    xargs: Mapping[str, str | float],
-    kv_transfer_params: Mapping[str, Any] | None = None,
-) -> bytes:
-    """The body of a colocated call or of the D leg: the client's own, plus what is ours."""
-    fields: dict[str, Any] = {"model": model, **body.fields}
-    if body.stream:
-        fields["stream"] = _TRUE
-        if not body.usage_wanted:
-            fields["stream_options"] = _USAGE_WANTED
-    fields["cache_salt"] = cache_salt
-    fields["vllm_xargs"] = xargs
-    if kv_transfer_params is not None:
-        fields["kv_transfer_params"] = kv_transfer_params
-    return _encode(fields)
-
-
-def prefill_body(
-    body: ClientBody,
-    model: str,
-    cache_salt: str,
-    xargs: Mapping[str, str | float],
-    request_id: str,
-) -> bytes:
-    """The body of the P leg: the same prompt, one token, KV kept for D."""
-    fields: dict[str, Any] = {"model": model, **body.fields}
-    for name in ("max_completion_tokens", "min_tokens", "stream_options"):
-        fields.pop(name, None)
-    fields["max_tokens"] = _ONE
-    fields["stream"] = _FALSE
-    fields["cache_salt"] = cache_salt
-    fields["vllm_xargs"] = xargs
-    fields["request_id"] = request_id
-    fields["kv_transfer_params"] = _PREFILL_KV
-    return _encode(fields)
-
-
 def _top_level(body: bytes) -> Fields:
     try:
         if not body.isascii():
@@ -170,17 +126,6 @@ def _top_level(body: bytes) -> Fields:
         raise BodyInvalid("the request body must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyInvalid(f"the request body is not valid JSON: {error}") from None
-
-
-def _require_prompt(kind: CallKind, fields: Fields) -> None:
-    name, starts, what = (
-        ("messages", b"[", "a list")
-        if kind is CallKind.CHAT
-        else ("prompt", b'["', "a string or a list")
-    )
-    raw = fields.get(name)
-    if raw is None or bytes(memoryview(raw)[:1]) not in (starts[:1], starts[1:]):
-        raise BodyInvalid(f"{name} is required and must be {what}", name)
 
 
 def _string(raw: msgspec.Raw | None, name: str) -> str | None:
@@ -215,7 +160,9 @@ def _boolean(fields: Fields, name: str) -> bool:
     return value == b"true"
 
 
-def _usage_wanted(fields: Fields, stream: bool) -> bool:
+def _usage_wanted(kind: CallKind, fields: Fields, stream: bool) -> bool:
+    if kind in (CallKind.RESPONSES, CallKind.MESSAGES):
+        return True
     raw = fields.get("stream_options")
     if raw is None or bytes(raw) == b"null":
         return False
@@ -225,28 +172,6 @@ def _usage_wanted(fields: Fields, stream: bool) -> bool:
     if not isinstance(options, dict):
         raise BodyInvalid("stream_options must be an object", "stream_options")
     return options.get("include_usage") is True
-
-
-def _check_lengths(fields: Fields) -> None:
-    """These are left out of the P leg, so only D would refuse them, after P has worked."""
-    limits = {
-        name: _integer(fields, name, least)
-        for name, least in (("max_tokens", 1), ("max_completion_tokens", 1), ("min_tokens", 0))
-        if name in fields
-    }
-    most = limits.get("max_completion_tokens") or limits.get("max_tokens")
-    least = limits.get("min_tokens")
-    if least is not None and most is not None and least > most:
-        raise BodyInvalid(f"min_tokens must be <= {most} (max tokens), got {least}", "min_tokens")
-
-
-def _integer(fields: Fields, name: str, least: int) -> int | None:
-    value = _decode_any(fields[name])
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BodyInvalid(f"{name} must be an integer >= {least}, got {value!r:.40}", name)
-    return value
 
 
 def _is_batch(start: bytes) -> bool:

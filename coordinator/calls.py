@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coordinator.shadow_counters import ShadowCounters
 
@@ -28,15 +28,58 @@ class CallKind(StrEnum):
 
     CHAT = "chat"
     TEXT = "text"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
 
     @property
     def path(self) -> str:
         """The engine's endpoint of this kind."""
-        return "/v1/chat/completions" if self is CallKind.CHAT else "/v1/completions"
+        return _PATHS[self]
+
+    @property
+    def prompt_field(self) -> str:
+        """Where a body of this kind keeps what was said so far."""
+        return _PROMPTS[self]
+
+    @property
+    def limit_field(self) -> str:
+        """How a body of this kind limits its answer."""
+        return "max_output_tokens" if self is CallKind.RESPONSES else "max_tokens"
+
+    @property
+    def names_in_head(self) -> bool:
+        """Whether the engine knows a request by the header `x-request-id`: Anthropic's body has no
+        field for it."""
+        return self is CallKind.MESSAGES
+
+    @property
+    def begins_at_once(self) -> bool:
+        """Whether a stream's first events come before the engine has computed anything."""
+        return self is CallKind.RESPONSES
 
     def engine_id(self, request_id: str) -> str:
-        """What vLLM makes of a body's `request_id`."""
-        return f"chatcmpl-{request_id}" if self is CallKind.CHAT else f"cmpl-{request_id}-0"
+        """What vLLM makes of the `request_id` of a body or head."""
+        return _ENGINE_IDS[self].format(request_id)
+
+
+_PATHS: Final = {
+    CallKind.CHAT: "/v1/chat/completions",
+    CallKind.TEXT: "/v1/completions",
+    CallKind.RESPONSES: "/v1/responses",
+    CallKind.MESSAGES: "/v1/messages",
+}
+_PROMPTS: Final = {
+    CallKind.CHAT: "messages",
+    CallKind.TEXT: "prompt",
+    CallKind.RESPONSES: "input",
+    CallKind.MESSAGES: "messages",
+}
+_ENGINE_IDS: Final = {
+    CallKind.CHAT: "chatcmpl-{}",
+    CallKind.TEXT: "cmpl-{}-0",
+    CallKind.RESPONSES: "{}_0",
+    CallKind.MESSAGES: "chatcmpl-{}",
+}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,20 +126,9 @@ class CallContext:
         return self.previous_model is not None and self.previous_model != self.model
 
     @property
-    def messages_raw(self) -> bytes | None:
-        return self._raw("messages")
-
-    @property
-    def tools_raw(self) -> bytes | None:
-        return self._raw("tools")
-
-    @property
-    def prompt_raw(self) -> bytes | None:
-        return self._raw("prompt")
-
-    def _raw(self, name: str) -> bytes | None:
-        value = self.body_fields.get(name)
-        return None if value is None else bytes(value)
+    def prompt_raw(self) -> bytes:
+        """What was said so far, as the client wrote it."""
+        return bytes(self.body_fields.get(self.kind.prompt_field, b""))
 
 
 class ShadowHooks(Protocol):

@@ -12,15 +12,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.door_errors import KeyUnknown
-from coordinator.session_identity import ANONYMOUS, tenant_of
+from coordinator.session_identity import ANONYMOUS, presented, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from configs.keys import KeyEntry, KeyFile
     from configs.schema import LimitsConfig
-
-API_KEY_HEADER = b"x-api-key"
 
 
 class Client(NamedTuple):
@@ -52,7 +50,7 @@ class Clients:
         if self._by_digest is None:
             tenant = tenant_of(headers)
             return Client(tenant, tenant, tenant, self._limits, self._open_control)
-        digest = sha256(_presented(headers)).hexdigest()
+        digest = sha256(presented(headers) or ANONYMOUS.encode()).hexdigest()
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found[0], digest):
             raise KeyUnknown
@@ -77,11 +75,3 @@ class Clients:
 def tenant_id(name: str) -> str:
     """As long as that of a token, and no prefix of another's: marks carry the first characters."""
     return sha256(f"tenant:{name}".encode()).hexdigest()[:32]
-
-
-def _presented(headers: Mapping[bytes, bytes]) -> bytes:
-    """As OpenAI's clients send a key, or as Anthropic's do."""
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer" and token.strip():
-        return token.strip()
-    return headers.get(API_KEY_HEADER, ANONYMOUS.encode())

@@ -41,7 +41,7 @@ class ModelWarmth(Shape):
 class SessionRow(Shape):
     session_id: str
     tenant: str = Field(description="The tenant's id")
-    kind: str = Field(description="chat or text")
+    kind: str = Field(description="chat, text, responses or messages: of its first call")
     is_named: bool = Field(description="False: recognised by the history that a call extends")
     model: str | None = Field(description="Model of the last call")
     calls: int

@@ -29,6 +29,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -50,16 +52,16 @@ class CallError(Exception):
         return msgspec.json.encode(
             {
                 "error": {
-                    "message": _unicode(str(self)),
+                    "message": unicode_of(str(self)),
                     "type": self.type,
-                    "param": None if self.param is None else _unicode(self.param),
+                    "param": None if self.param is None else unicode_of(self.param),
                     "code": self.code,
                 }
             }
         )
 
 
-def _unicode(text: str) -> str:
+def unicode_of(text: str) -> str:
     """JSON may name half a character (`\\ud800`), which a client then finds in our message."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -196,8 +198,15 @@ class EngineRejected(CallError):
         self._answer = answer
 
     def body(self) -> bytes:
-        """The engine's own body if it is an OpenAI error object, else ours."""
-        return self._answer if self._answer.lstrip()[:1] == b"{" else super().body()
+        """The engine's own body if it is an error object, else ours."""
+        return super().body() if self.says("error") is None else self._answer
+
+    def says(self, name: str) -> Any:
+        """A field of the engine's answer; None if it is no object that has it."""
+        try:
+            return msgspec.json.decode(self._answer, type=dict[str, Any]).get(name)
+        except msgspec.DecodeError:
+            return None
 
 
 class NodeUnavailable(CallError):

@@ -12,9 +12,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.call_body import ClientBody, engine_body, prefill_body, read_body
+from coordinator.call_body import ClientBody, read_body
 from coordinator.calls import CallKind
 from coordinator.errors import CallError, EngineFailed, NoInstance
+from coordinator.leg_bodies import engine_body, prefill_body
 from coordinator.sessions import Session
 from coordinator.sse import read_answer
 from engine.marks import Marks

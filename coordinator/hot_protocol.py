@@ -18,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from coordinator.calls import CallKind
 from coordinator.client_watch import ClientWatch
+from coordinator.error_shapes import error_body
+from coordinator.errors import CallError
 from coordinator.openai_api import JSON, is_json
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ _MORE_THAN_PLAIN: Final = frozenset({b"expect", b"transfer-encoding", b"upgrade"
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request line and headers; httptools has no limit of its own."""
 _NOBODY_WAITS: Final = asyncio.Event()
-_FAILED: Final = (
-    b'{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}'
-)
 
 _log = logging.getLogger(__name__)
 
@@ -178,6 +177,7 @@ class HotExchange:
         self.body: list[bytes] = []
         self.is_started = False
         self.is_over = False
+        self.events = 0
         self._protocol = protocol
         self._kind = kind
         self._headers = headers
@@ -194,7 +194,7 @@ class HotExchange:
                 assert self.is_over or self.disconnected, "the call has no answer"
         except asyncio.CancelledError:
             self.keep_alive = False
-            await api.cut_off(self)
+            await api.cut_off(self._kind, self)
         except Exception as error:
             await self._give_up(error)
         finally:
@@ -257,4 +257,5 @@ class HotExchange:
             self._protocol.transport.close()
         else:
             self.keep_alive = False
-            await self.whole(JSON, [], _FAILED, 500)
+            failed = CallError("internal error")
+            await self.whole(JSON, [], error_body(self._kind, failed), failed.status)

@@ -13,7 +13,6 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from coordinator.call_body import engine_body, prefill_body
 from coordinator.errors import (
     AnswerTimeout,
     AnswerUnfinished,
@@ -23,6 +22,7 @@ from coordinator.errors import (
     NoInstance,
 )
 from coordinator.instances import Pair
+from coordinator.leg_bodies import engine_body, prefill_body
 from coordinator.metrics import Leg
 from coordinator.wire import Sending
 from engine.marks import Marks
@@ -72,7 +72,8 @@ class Legs:
         self.budget.call_came()
         pair = self._place(job)
         alone = Pair(pair.decode, pair.decode)
-        if job.body.needs_one_engine:
+        if job.body.needs_one_engine and not pair.colocated:
+            self.metrics.needed_one_engine(job.call.model, job.call.kind)
             pair = alone
         tried: list[str] = []
         failures = 0
@@ -148,6 +149,8 @@ class Legs:
         # P may not spend what D will need after it.
         xargs = self._xargs(job, pair.decode.handoff_s)
         request_id = next(self._request_ids)
+        if call.kind.names_in_head:
+            sending.request_id = request_id
         body = prefill_body(job.body, call.model, job.session.cache_salt, xargs, request_id)
         uncached_tokens = _uncached(call)
         prefill.inflight_tokens += uncached_tokens
@@ -189,7 +192,7 @@ class Legs:
         self.cluster.served(decode)
         if call.stream:
             call.record.d_leg_ms = round(1e3 * (self.clock() - asked_s), 3)
-        if handoff is not None and call.stream:
+        if handoff is not None and call.stream and not call.kind.begins_at_once:
             took_s = self.clock() - asked_s
             decode.saw_handoff(took_s)
             self.cluster.pulled(call.record.p_instance or "", decode, took_s)

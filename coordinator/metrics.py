@@ -58,6 +58,12 @@ class Metrics:
         self._unbudgeted = self._counter(
             "retries_refused", "Legs not placed again: no budget left", "leg"
         )
+        self._one_engine = self._counter(
+            "calls_one_engine",
+            "Calls whose prompt D computes, because legs apart would answer otherwise",
+            "model",
+            "kind",
+        )
         self._refused = self._counter("calls_refused", "Calls refused at the door", "status")
         self._hints = self._counter("hints", "Hints that a call came after, by what it did", "end")
         self.router_failures = self._counter("router_failures", "Calls that a router failed")
@@ -96,6 +102,9 @@ class Metrics:
 
     def leg_retried(self, leg: Leg) -> None:
         self._add(self._retried, 1, leg)
+
+    def needed_one_engine(self, model: str, kind: str) -> None:
+        self._add(self._one_engine, 1, model, kind)
 
     def retry_refused(self, leg: Leg) -> None:
         self._add(self._unbudgeted, 1, leg)

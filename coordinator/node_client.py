@@ -21,7 +21,7 @@ from coordinator.errors import (
     EngineRejected,
     StreamBroken,
 )
-from coordinator.sse import Usage  # noqa: TC001  msgspec resolves it when it decodes
+from coordinator.sse import Details  # noqa: TC001  msgspec resolves it when it decodes
 from coordinator.wire import CannotConnect, WentStale
 from kv_transport.errors import KvParamsInvalid
 from kv_transport.kv_params import RemoteKv, remote_kv_of
@@ -43,9 +43,23 @@ class _Metrics(msgspec.Struct):
     queue_time_ms: float | None = None
 
 
+class _HitCount(msgspec.Struct):
+    """Of the usage of any API: each has a place of its own for it."""
+
+    prompt_tokens_details: Details | None = None
+    input_tokens_details: Details | None = None
+    cache_read_input_tokens: int | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        details = self.prompt_tokens_details or self.input_tokens_details
+        told = self.cache_read_input_tokens if details is None else details.cached_tokens
+        return told or 0
+
+
 class _PrefillReply(msgspec.Struct):
     kv_transfer_params: Any = None
-    usage: Usage | None = None
+    usage: _HitCount | None = None
     metrics: _Metrics | None = None
 
 

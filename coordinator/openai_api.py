@@ -15,6 +15,7 @@ from coordinator.call_body import read_body
 from coordinator.calls import CallKind
 from coordinator.client_watch import watching
 from coordinator.delivery import Reply
+from coordinator.error_shapes import error_body, error_event
 from coordinator.errors import (
     BodyTooLarge,
     CallError,
@@ -24,7 +25,6 @@ from coordinator.errors import (
     ShuttingDown,
 )
 from coordinator.pd_flow import Request
-from coordinator.sse import error_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -55,17 +55,20 @@ class CallReply(Reply, Protocol):
     is_started: bool
     is_over: bool
     """Its last byte is on the way."""
+    events: int
+    """Of its stream, so far."""
 
 
 class AsgiReply:
     """The client's side of a call, over one ASGI `send`."""
 
-    __slots__ = ("_send", "is_over", "is_started")
+    __slots__ = ("_send", "events", "is_over", "is_started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
         self.is_over = False
+        self.events = 0
 
     async def start(
         self, content_type: bytes, headers: list[tuple[bytes, bytes]], status: int = 200
@@ -125,28 +128,28 @@ class OpenAiApi:
                 finally:
                     self.admission.leave(lane)
             except CallError as error:
-                await self._tell(reply, error)
+                await self._tell(kind, reply, error)
         except asyncio.CancelledError:
             # By the watch: over. By anybody else (a server that stops): not ours to eat.
             if not watch.takes_back():
                 raise
 
-    async def cut_off(self, reply: CallReply) -> None:
+    async def cut_off(self, kind: CallKind, reply: CallReply) -> None:
         """This coordinator stops: the client is told, whatever it has got."""
-        await self._tell(reply, ShuttingDown())
+        await self._tell(kind, reply, ShuttingDown())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = AsgiReply(send)
+        kind, reply = KINDS[scope["path"]], AsgiReply(send)
         headers = dict(scope["headers"])
         try:
             body = await self._body(scope["method"], headers, receive)
         except ClientGone:
             return
         except CallError as error:
-            await self._tell(reply, error)
+            await self._tell(kind, reply, error)
             return
         with watching(receive, reply) as watch:
-            await self.answer(KINDS[scope["path"]], headers, body, reply, watch)
+            await self.answer(kind, headers, body, reply, watch)
 
     async def _body(self, method: str, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         """After everything that can be refused without it."""
@@ -173,20 +176,20 @@ class OpenAiApi:
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _tell(self, reply: CallReply, error: CallError) -> None:
+    async def _tell(self, kind: CallKind, reply: CallReply, error: CallError) -> None:
         if error.status >= 500:
             _log.warning("call failed: %s", error)
         if reply.is_over:
             return  # the stream had its [DONE], or reported the engine's error itself
         if reply.is_started:
-            await reply.write(error_event(error.body()), last=True)
+            await reply.write(error_event(kind, error, reply.events), last=True)
             return
         if isinstance(error, ClientError):
             self.metrics.refused(error.status)
         headers = []
         if error.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_s))
-        await reply.whole(JSON, headers, error.body(), error.status)
+        await reply.whole(JSON, headers, error_body(kind, error), error.status)
 
 
 def is_json(headers: Mapping[bytes, bytes]) -> bool:

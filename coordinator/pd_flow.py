@@ -90,8 +90,9 @@ class PdFlow:
         name = named_session(request.headers, body)
         if name is not None:
             session = await self.sessions.get_or_create(tenant, name, body.kind)
-        elif body.kind is CallKind.CHAT:
-            session = await self.sessions.extend(tenant, body.kind, history_digests(body.prompt))
+        elif body.kind is not CallKind.TEXT:
+            digests = history_digests(body.kind, body.prompt)
+            session = await self.sessions.extend(tenant, body.kind, digests)
         else:
             # Plain text has no messages to find a session by: it is a session of one call.
             session = Session(id="", tenant=tenant, kind=body.kind, identified=False)

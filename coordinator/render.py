@@ -15,7 +15,7 @@ import msgspec
 
 from coordinator.calls import CallKind
 from coordinator.engine_post import ShadowFailed, ShadowFailure
-from coordinator.history import future_bodies
+from coordinator.futures import future_bodies
 from policy.segments import common_prefix_length
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Renderer:
 
 def _read(target: Instance, history: History, answer: bytes) -> _Rendered:
     try:
-        if history.kind is CallKind.CHAT:
+        if history.kind is not CallKind.TEXT:
             return _CHAT.decode(answer)
         (rendered,) = _TEXT.decode(answer)
     except (msgspec.MsgspecError, ValueError) as error:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.call_body import ClientBody
+    from coordinator.calls import CallKind
 
 SESSION_HEADERS: Final = (
     b"x-session-id",
@@ -32,6 +33,7 @@ KIND_HEADER: Final = b"x-shadowprefill-task-kind"
 """What sort of task the session is; switches are learned per kind."""
 MAX_KIND_CHARS: Final = 64
 
+API_KEY_HEADER: Final = b"x-api-key"
 ANONYMOUS: Final = "anonymous"
 MAX_ID_CHARS: Final = 256
 
@@ -39,12 +41,17 @@ _decode_messages = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def tenant_of(headers: Mapping[bytes, bytes]) -> str:
-    """The scope of sessions and caches: who presents the same bearer token."""
+    """The scope of sessions and caches: who presents the same key or token."""
+    token = presented(headers)
+    return ANONYMOUS if token is None else sha256(token).hexdigest()[:32]
+
+
+def presented(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """As OpenAI's clients send a key, or as Anthropic's do."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    token = token.strip()
-    if scheme.lower() != b"bearer" or not token:
-        return ANONYMOUS
-    return sha256(token).hexdigest()[:32]
+    if scheme.lower() == b"bearer" and token.strip():
+        return token.strip()
+    return headers.get(API_KEY_HEADER) or None
 
 
 def named_session(headers: Mapping[bytes, bytes], body: ClientBody) -> str | None:
@@ -68,16 +75,16 @@ def task_kind(value: bytes) -> str:
     return text
 
 
-def history_digests(messages: msgspec.Raw) -> list[bytes]:
+def history_digests(kind: CallKind, messages: msgspec.Raw) -> list[bytes]:
     """Digest i covers messages[: i + 1]: a call extends a history whose digest is among them.
 
     Whole messages are compared by their bytes: a client that re-serialises its history differently
     starts a new session, which costs a switch its warmth and nothing else."""
     try:
-        items = _decode_messages(messages)
+        items = _decode_messages(as_list(bytes(messages)))
     except msgspec.DecodeError:
-        raise BodyInvalid("messages must be a list", "messages") from None
-    chain = blake2b(digest_size=16)
+        raise BodyInvalid(f"{kind.prompt_field} must be a list", kind.prompt_field) from None
+    chain = blake2b(digest_size=16, person=kind.encode())
     digests = []
     for item in items:
         view = memoryview(item)
@@ -85,6 +92,11 @@ def history_digests(messages: msgspec.Raw) -> list[bytes]:
         chain.update(view)
         digests.append(chain.digest())
     return digests
+
+
+def as_list(prompt: bytes) -> bytes:
+    """The Responses API takes the first message of a user as a plain string, too."""
+    return b'[{"role":"user","content":%b}]' % prompt if prompt.startswith(b'"') else prompt
 
 
 def _checked(value: str, name: str) -> str:

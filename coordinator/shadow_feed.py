@@ -45,7 +45,7 @@ class CallFeed:
         self.targets: tuple[SwitchTarget, ...] = ()
         self.extended_bytes = 0
         """Answer text that the jobs were last extended with."""
-        self._text = AnswerText()
+        self._text = AnswerText(call.kind)
 
     def open(self, targets: tuple[SwitchTarget, ...]) -> History | NoHistory:
         """Reads what the call arrived with."""

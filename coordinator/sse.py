@@ -7,7 +7,7 @@ chunk is parsed before a cheap test says that it may carry usage. Pure: no I/O."
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ _CHOICE: Final = b'"finish_reason"'
 _FINISH: Final = re.compile(rb'"finish_reason":\s*"(\w+)"')
 
 
-class _Details(msgspec.Struct):
+class Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
@@ -28,12 +28,19 @@ class Usage(msgspec.Struct):
 
     prompt_tokens: int
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: Details | None = None
 
     @property
     def cached_tokens(self) -> int:
         details = self.prompt_tokens_details
         return 0 if details is None or details.cached_tokens is None else details.cached_tokens
+
+
+class Told(NamedTuple):
+    """What an answer says of itself."""
+
+    usage: Usage | None
+    finish_reason: str | None
 
 
 class Choice(msgspec.Struct):
@@ -58,6 +65,14 @@ def read_answer(body: bytes) -> Answer | None:
         return None
 
 
+def told_by(body: bytes) -> Told | None:
+    """None for something that is not an OpenAI answer."""
+    answer = read_answer(body)
+    if answer is None:
+        return None
+    return Told(answer.usage, answer.choices[0].finish_reason if answer.choices else None)
+
+
 class StreamTail:
     """Feed it every chunk; relay what it gives back."""
 
@@ -71,6 +86,10 @@ class StreamTail:
         "engine_error",
         "usage",
     )
+
+    end = "[DONE]"
+    has_output = True
+    """The engine says nothing before its first token."""
 
     def __init__(self, *, usage_wanted: bool, replace_cached: int | None = None) -> None:
         self._usage_wanted = usage_wanted
@@ -147,8 +166,3 @@ def with_cached_tokens(body: bytes, cached_tokens: int) -> bytes:
     usage["prompt_tokens_details"] = {**details, "cached_tokens": cached_tokens}
     fields["usage"] = msgspec.Raw(msgspec.json.encode(usage))
     return msgspec.json.encode(fields)
-
-
-def error_event(body: bytes) -> bytes:
-    """What a client sees when a stream cannot go on: no `[DONE]`, no finish reason."""
-    return b"data: " + body + _END

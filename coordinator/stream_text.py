@@ -1,14 +1,21 @@
 """The bytes of an answer, as they were relayed, turned into the assistant message they spell.
 
 The hot path only appends chunks; this parser is fed in batches from the shadow flow's background
-task. It reads an SSE stream or one JSON body, tells them apart by the first byte, and keeps
-choice 0: that is the one an agent continues with. Pure: no I/O."""
+task. It reads an SSE stream or one JSON body and tells them apart by the first byte. Pure: no
+I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from coordinator.answer_parts import READERS, PartsUnreadable
+
+if TYPE_CHECKING:
+    from coordinator.answer_parts import CallPart, Part
+    from coordinator.calls import CallKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +43,6 @@ class Answer:
 NO_ANSWER_YET = Answer()
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolDelta(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_ToolDelta] | None = None
-
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    text: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = msgspec.field(default_factory=list)
-
-
-_CHUNK = msgspec.json.Decoder(_Chunk)
-
-
 @dataclass(slots=True)
 class _OpenCall:
     id: str = ""
@@ -83,13 +58,15 @@ class AnswerText:
         "_calls",
         "_content",
         "_is_json",
+        "_reader",
         "_reasoning",
         "_rest",
         "readable",
         "text_bytes",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, kind: CallKind) -> None:
+        self._reader = READERS[kind]()
         self._rest = b""
         self._body: list[bytes] = []
         self._is_json: bool | None = None
@@ -149,35 +126,25 @@ class AnswerText:
 
     def _read_chunk(self, payload: bytes) -> None:
         try:
-            chunk = _CHUNK.decode(payload)
-        except msgspec.MsgspecError:
+            for part in self._reader.read(payload):
+                self._take(part)
+        except (msgspec.MsgspecError, PartsUnreadable):
             self.readable = False
-            return
-        for choice in chunk.choices:
-            if choice.index == 0:
-                self._take(choice)
 
-    def _take(self, choice: _Choice) -> None:
-        if choice.text:
-            self._add(self._content, choice.text)
-        delta = choice.delta or choice.message
-        if delta is None:
-            return
-        if delta.content:
-            self._add(self._content, delta.content)
-        if reasoning := delta.reasoning or delta.reasoning_content:
-            self._add(self._reasoning, reasoning)
-        for position, part in enumerate(delta.tool_calls or ()):
-            self._take_tool(position if part.index is None else part.index, part)
+    def _take(self, part: Part) -> None:
+        if part.content:
+            self._add(self._content, part.content)
+        if part.reasoning:
+            self._add(self._reasoning, part.reasoning)
+        if part.call is not None:
+            self._take_call(part.call)
 
-    def _take_tool(self, index: int, part: _ToolDelta) -> None:
-        call = self._calls.setdefault(index, _OpenCall())
+    def _take_call(self, part: CallPart) -> None:
+        call = self._calls.setdefault(part.at, _OpenCall())
         call.id = part.id or call.id
-        if part.function is None:
-            return
-        call.name = part.function.name or call.name
-        if part.function.arguments:
-            self._add(call.arguments, part.function.arguments)
+        call.name = part.name or call.name
+        if part.arguments:
+            self._add(call.arguments, part.arguments)
 
     def _add(self, parts: list[str], text: str) -> None:
         parts.append(text)

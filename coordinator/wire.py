@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 
+_DROPPED_AT_ONCE = 8
+
+
 class CannotConnect(WireError):
     """Nothing was sent."""
 
@@ -38,16 +41,23 @@ class WentStale(Disconnected):
 class Sending:
     """How to send one request; and how far it came, if its sender was cancelled."""
 
-    __slots__ = ("began", "connection", "fresh")
+    __slots__ = ("began", "connection", "fresh", "request_id")
 
     def __init__(self, fresh: bool = False) -> None:
         self.fresh = fresh
         """Not on a connection that was used before."""
+        self.request_id = ""
+        """What the peer is to call it, if its body has no field for that."""
         self.began = False
         """The peer may have seen it."""
         self.connection: Connection | None = None
         """Where its answer comes in, of which nobody has read a byte. Whoever catches the
         cancellation has to release it."""
+
+
+def _named(sending: Sending | None) -> bytes:
+    name = "" if sending is None else sending.request_id
+    return b"x-request-id: %b\r\n" % name.encode() if name else b""
 
 
 class Origin(NamedTuple):
@@ -93,7 +103,8 @@ class Wire:
 
         The caller must `release` what it gets, whatever happens."""
         origin, base_path = split_url(base_url)
-        request = self._head(method, base_url, base_path + path) + b"%d\r\n\r\n" % len(body)
+        head = self._head(method, base_url, base_path + path)
+        request = b"%b%d\r\n%b\r\n" % (head, len(body), _named(sending))
         pool = self._pools[origin]
         is_fresh = fresh if sending is None else sending.fresh
         connection = None if is_fresh else self._idle(pool)
@@ -142,6 +153,10 @@ class Wire:
 
     def _idle(self, pool: deque[Connection]) -> Connection | None:
         oldest_s = asyncio.get_running_loop().time() - self._idle_s
+        # Those of a burst age at the other end. A few go per request: none pays for all of them.
+        for _ in range(_DROPPED_AT_ONCE):
+            if pool and pool[0].idle_since < oldest_s:
+                pool.popleft().close()
         while pool:
             connection = pool.pop()  # the most recently used; the others age and are dropped
             if connection.usable and connection.idle_since >= oldest_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,8 @@ from bench.fake_engine.model import (
     asked_push,
     salt_of,
 )
+from bench.fake_engine.named_replies import chunks_of, message_error, whole_of
 from bench.fake_engine.replies import (
-    Answer,
     EngineError,
     aborted,
     asked,
@@ -30,7 +30,7 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-_RENDER_PATHS = frozenset({"/v1/chat/completions/render", "/v1/completions/render", "/tokenize"})
+_RENDER_PATHS = frozenset({f"{path}/render" for path in GENERATE_PATHS} | {"/tokenize"})
 
 
 class FakeApp:
@@ -78,7 +78,9 @@ class Exchange:
         try:
             await self._route(self._scope["method"], self._scope["path"])
         except EngineError as error:
-            await self._json(error.body(), error.status)
+            body = error.body()
+            is_message = self._scope["path"] == "/v1/messages"
+            await self._json(message_error(body) if is_message else body, error.status)
 
     async def _route(self, method: str, path: str) -> None:
         engine, settings = self._engine, self._engine.settings
@@ -167,17 +169,17 @@ class Exchange:
         await asyncio.sleep(engine.settings.delay_s + missing * engine.settings.prefill_s_per_token)
         answer = engine.answer(record)
         if record.body.get("stream"):
-            await self._stream(answer)
+            await self._stream(chunks_of(record.path, answer))
         else:
             await asyncio.sleep(engine.settings.chunk_delay_s * len(answer.pieces))
-            await self._json(answer.whole())
+            await self._json(whole_of(record.path, answer))
         record.finished = True
 
-    async def _stream(self, answer: Answer) -> None:
+    async def _stream(self, chunks: Iterable[bytes]) -> None:
         engine = self._engine
         cut = engine.faults.take_cut()
         await self._start(200, "text/event-stream; charset=utf-8")
-        for sent, chunk in enumerate(answer.chunks()):
+        for sent, chunk in enumerate(chunks):
             if sent == cut:
                 self._drop()
                 return
@@ -237,7 +239,7 @@ class Exchange:
 
 
 def _check_limits(body: dict[str, Any]) -> None:
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         value = body.get(name)
         if value is not None and value < 1:
             raise EngineError(400, f"{name} must be at least 1, got {value}.", name)

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.fake_engine.chat_forms import as_chat
 from bench.fake_engine.faults import Faults
 from bench.fake_engine.replies import Answer, EngineError
 from bench.fake_engine.tokens import VOCABULARIES, Closing, PrefixCache
@@ -18,7 +19,15 @@ from engine.push_ask import PushAnswer, PushAsk, read_ask
 from policy.segments import aligned
 from policy.vocabulary import Role
 
-GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+_ENGINE_IDS = {
+    "/v1/chat/completions": "chatcmpl-{}",
+    "/v1/completions": "cmpl-{}-0",
+    "/v1/responses": "{}_0",
+    "/v1/messages": "chatcmpl-{}",
+}
+"""What vLLM makes of the id that a request comes with."""
+
+GENERATE_PATHS = frozenset(_ENGINE_IDS)
 
 _HANDOFF_IDS = itertools.count(1)
 
@@ -90,6 +99,8 @@ class FakeEngine:
         """Overrides the generated text."""
         self.tool_call: dict[str, Any] | None = None
         """`{"name", "arguments"}`: chat answers then call this tool."""
+        self.tells_cached_tokens = True
+        """False: usage then says nothing of the cache, as vLLM's without the option for it."""
         self.queue_time_ms: float | None = None
         """Answers then tell it, as vLLM's do with `enable_per_request_metrics`."""
         self.takes_control = True
@@ -123,9 +134,9 @@ class FakeEngine:
     def abort_of(self, record: RecordedRequest) -> asyncio.Future[None]:
         """Done when the request is aborted by its id, as vLLM knows it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        name = record.body.get("request_id")
+        name = record.headers.get("x-request-id") or record.body.get("request_id")
         if name is not None:
-            known = f"chatcmpl-{name}" if "chat" in record.path else f"cmpl-{name}-0"
+            known = _ENGINE_IDS[record.path].format(name)
             self._aborts[known] = future
             future.add_done_callback(lambda _: self._aborts.pop(known, None))
         return future
@@ -164,6 +175,7 @@ class FakeEngine:
         return PushAnswer(reason="granted", tokens=missing, held_tokens=held_tokens)
 
     def prompt_ids(self, path: str, body: dict[str, Any]) -> list[int]:
+        body = as_chat(path, body)
         if "messages" in body:
             messages = body["messages"]
             if not isinstance(messages, list) or not messages:
@@ -179,7 +191,7 @@ class FakeEngine:
         raise EngineError(400, f"1 validation error: body.{param}: Field required", param)
 
     def answer(self, record: RecordedRequest) -> Answer:
-        body, ids = record.body, record.prompt_ids
+        body, ids = as_chat(record.path, record.body), record.prompt_ids
         handoff = self._pull(record)
         pieces = self._pieces(body, ids)
         piece_ids = [self.vocabulary.encode(piece)[0] for piece in pieces]
@@ -193,7 +205,7 @@ class FakeEngine:
             is_chat=is_chat,
             request_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{next(self._ids)}",
             prompt_ids=ids,
-            cached_tokens=handoff if handoff is not None else record.cached_tokens,
+            cached_tokens=self._told_cached(handoff, record),
             pieces=pieces,
             piece_ids=piece_ids,
             finish_reason="length" if is_cut else "tool_calls" if call else "stop",
@@ -203,6 +215,11 @@ class FakeEngine:
             queue_time_ms=self.queue_time_ms,
             kv_transfer_params=self._handoff(record),
         )
+
+    def _told_cached(self, handoff: int | None, record: RecordedRequest) -> int:
+        if not self.tells_cached_tokens:
+            return 0
+        return record.cached_tokens if handoff is None else handoff
 
     def _checked(self, ids: list[int]) -> list[int]:
         limit = self.settings.max_model_len

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from coordinator.hot_protocol import HotProtocol
 from tests.coordinator.shadow_rig import shadow_config
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -219,3 +220,19 @@ def text_of(events: list[Any]) -> str:
         if event != "[DONE]"
         for choice in event.get("choices", [])
     )
+
+
+@contextmanager
+def in_a_thread(layout: dict[str, tuple[str, str]], **how: Any) -> Iterator[Rig]:
+    """The same for a client that is not asynchronous."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="coordinator", daemon=True)
+    thread.start()
+    running_rig = a_coordinator(layout, **how)
+    try:
+        yield asyncio.run_coroutine_threadsafe(running_rig.__aenter__(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(running_rig.__aexit__(None, None, None), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

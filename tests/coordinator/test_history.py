@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from coordinator.calls import CallContext, CallKind
-from coordinator.history import History, ReasoningKept, future_bodies, history_of
+from coordinator.futures import future_bodies
+from coordinator.history import History, ReasoningKept, history_of
 from coordinator.stream_text import Answer, ToolCall
 from policy.vocabulary import RequestClass
 

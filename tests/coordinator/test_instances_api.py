@@ -11,7 +11,7 @@ import pytest
 from bench.fake_engine import create_app, running
 from coordinator.errors import UpstreamRefused
 from coordinator.upstreams import checked_upstream
-from tests.coordinator.call_rig import COLOCATED, TWO_PD, a_chat, a_coordinator, until
+from tests.coordinator.call_rig import COLOCATED, PD, TWO_PD, a_chat, a_coordinator, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -232,3 +232,33 @@ async def test_no_header_from_outside_names_a_host() -> None:
             assert reply.status_code == 200
         for call in rig.all_calls():
             assert "evil" not in str(call)
+
+
+async def legs_of(rig: Rig, session: str) -> tuple[str, str]:
+    """P and D of the session's next call."""
+    reply = await rig.chat(a_chat("hello " * 200), x_session_id=session)
+    assert reply.status_code == 200, reply.text
+    names = ("x-shadowprefill-p-instance", "x-shadowprefill-d-instance")
+    return reply.headers[names[0]], reply.headers[names[1]]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_leg_that_comes_or_goes_moves_only_what_was_on_it(role: str) -> None:
+    """Three of one role: sessions on the two that stay keep both of their legs."""
+    at = ("prefill", "decode").index(role)
+    three = PD | {f"more-{number}": ("small", role) for number in range(2)}
+    newest = {"name": "newest", "role": role, "kv_port": 9999}
+    async with a_coordinator(three, limits=ALLOWED) as rig, a_newcomer(role=role) as (_, url):
+        before = {f"s-{number}": await legs_of(rig, f"s-{number}") for number in range(30)}
+        assert len({legs[at] for legs in before.values()}) == 3
+        assert (await register(rig, url, **newest)).status_code == 201
+        assert {name: await legs_of(rig, name) for name in before} == before
+        assert (await drain(rig, "more-0")).json()["state"] == "drained"
+        assert (await rig.client.delete("/v1/instances/more-0")).status_code == 200
+        after = {name: await legs_of(rig, name) for name in before}
+        for name, legs in before.items():
+            if legs[at] == "more-0":
+                assert after[name][1 - at] == legs[1 - at], "the other leg stays"
+                assert after[name][at] != "more-0"
+            else:
+                assert after[name] == legs

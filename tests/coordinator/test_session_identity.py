@@ -72,10 +72,10 @@ def test_the_tenant_is_who_presents_the_token(header: bytes, is_anonymous: bool)
 
 
 def test_digests_chain_over_whole_messages() -> None:
-    three = history_digests(msgspec.Raw(b'[{"a":1}, {"b":2},{"c":3}]'))
-    two = history_digests(msgspec.Raw(b'[{"a":1},{"b":2}]'))
+    three = history_digests(CallKind.CHAT, msgspec.Raw(b'[{"a":1}, {"b":2},{"c":3}]'))
+    two = history_digests(CallKind.CHAT, msgspec.Raw(b'[{"a":1},{"b":2}]'))
     assert three[:2] == two, "blanks between messages do not count"
-    moved = history_digests(msgspec.Raw(b'[{"a":1,"b":2}]'))
+    moved = history_digests(CallKind.CHAT, msgspec.Raw(b'[{"a":1,"b":2}]'))
     assert moved[0] not in three
 
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.calls import CallKind
 from coordinator.stream_text import Answer, AnswerText, ToolCall
 
 
@@ -52,12 +53,13 @@ WHOLE = Answer(
 
 
 def fed(*parts: bytes) -> AnswerText:
-    text = AnswerText()
+    text = AnswerText(CallKind.CHAT)
     for part in parts:
         text.feed(part)
     return text
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12), st.booleans())
 def test_a_stream_spells_its_message_however_it_is_cut(cuts: list[int], crlf: bool) -> None:
     stream = STREAM.replace(b"\n", b"\r\n") if crlf else STREAM
@@ -124,3 +126,97 @@ def test_what_says_nothing_spells_nothing(harmless: bytes) -> None:
     text = fed(harmless)
     assert text.answer(complete=True) == Answer(complete=True)
     assert text.readable
+
+
+def named(*events: dict[str, Any]) -> bytes:
+    return b"".join(
+        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode())
+        for event in events
+    )
+
+
+def block(index: int, **made: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": made}
+
+
+def more(index: int, **delta: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def item(index: int, **made: Any) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "output_index": index, "item": made}
+
+
+def piece(of: str, index: int, delta: str) -> dict[str, Any]:
+    return {"type": f"response.{of}.delta", "output_index": index, "delta": delta}
+
+
+NAMED_STREAMS = {
+    CallKind.MESSAGES: named(
+        {"type": "message_start", "message": {"content": []}},
+        block(0, type="thinking", thinking=""),
+        more(0, type="thinking_delta", thinking="so then"),
+        more(0, type="signature_delta", signature="f00"),
+        {"type": "content_block_stop", "index": 0},
+        block(1, type="text", text=""),
+        more(1, type="text_delta", text="Grüße "),
+        more(1, type="text_delta", text="\n😀"),
+        block(2, type="tool_use", id="c0", name="ls", input={}),
+        more(2, type="input_json_delta", partial_json='{"a":'),
+        more(2, type="input_json_delta", partial_json=" 1}"),
+        block(3, type="tool_use", id="c1", name="cat", input={}),
+        more(3, type="input_json_delta", partial_json="{}"),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        {"type": "ping"},
+        {"type": "message_stop"},
+    ),
+    CallKind.RESPONSES: named(
+        {"type": "response.created", "response": {"output": [], "tools": [{"type": "x"}]}},
+        item(0, type="reasoning", id="r", summary=[], content=[]),
+        piece("reasoning_text", 0, "so then"),
+        item(1, type="message", id="m", content=[]),
+        piece("output_text", 1, "Grüße "),
+        piece("output_text", 1, "\n😀"),
+        item(2, type="function_call", call_id="c0", name="ls", arguments="", namespace=None),
+        piece("function_call_arguments", 2, '{"a":'),
+        piece("function_call_arguments", 2, " 1}"),
+        item(3, type="function_call", call_id="c1", name="cat", arguments=""),
+        piece("function_call_arguments", 3, "{}"),
+        {"type": "response.completed", "response": {"output": [{"type": "message"}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED_STREAMS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_named_events_spell_the_same_message_however_they_are_cut(
+    kind: CallKind, data: st.DataObject
+) -> None:
+    stream = NAMED_STREAMS[kind]
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
+    text = AnswerText(kind)
+    for a, b in pairwise([0, *sorted(cuts), len(stream)]):
+        text.feed(stream[a:b])
+    assert text.answer(complete=True) == WHOLE
+    assert text.readable
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        (CallKind.MESSAGES, block(4, type="text", text="more")),
+        (CallKind.MESSAGES, block(4, type="redacted_thinking", data="x")),
+        (CallKind.RESPONSES, item(4, type="message", content=[])),
+        (CallKind.RESPONSES, item(4, type="reasoning", content=[])),
+        (CallKind.RESPONSES, item(4, type="web_search_call")),
+        (CallKind.RESPONSES, item(4, type="function_call", call_id="c", name="f", namespace="n")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value.get("type")),
+)
+def test_what_cannot_be_put_back_together_is_not_guessed(
+    kind: CallKind, event: dict[str, Any]
+) -> None:
+    text = AnswerText(kind)
+    text.feed(NAMED_STREAMS[kind] + named(event))
+    assert not text.readable

@@ -227,3 +227,21 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 def test_a_url_says_where_to_connect() -> None:
     assert split_url("http://h:81/base/") == (("h", 81, False), "/base")
     assert split_url("https://h/x?y=1") == (("h", 443, True), "/x?y=1")
+
+
+async def test_connections_of_a_burst_are_dropped_by_the_calls_that_follow() -> None:
+    async with a_peer(says(OK)) as (peer, wire):
+        burst = [await wire.send("POST", peer.url, "/", b"{}", 5) for _ in range(40)]
+        for connection in burst:
+            await connection.read_all(5)
+            connection.release()
+        pool = wire._pools[split_url(peer.url)[0]]
+        assert len(pool) == 40
+        for connection in pool:
+            connection.idle_since -= 10
+        for _ in range(5):
+            connection = await wire.send("POST", peer.url, "/", b"{}", 5)
+            await connection.read_all(5)
+            connection.release()
+        assert len(pool) == 1
+        await until(lambda: peer.closed == 40, "they are closed")
