@@ -135,6 +135,15 @@ class Tab:
         ]
         await self.tell("Emulation.setEmulatedMedia", features=named)
 
+    async def cut_off(self, is_offline: bool) -> None:
+        await self.tell(
+            "Network.emulateNetworkConditions",
+            offline=is_offline,
+            latency=0,
+            downloadThroughput=-1,
+            uploadThroughput=-1,
+        )
+
     async def go(self, url: str) -> None:
         await self.tell("Page.navigate", url=url)
         await self.until(f"location.href === {url!r} && document.readyState === 'complete'")

@@ -38,7 +38,7 @@ SESSIONS = {
     "triage-4412": ("research-key", "small large small"),
     "release-notes": ("research-key", "small small"),
 }
-COLOURS = 64
+COLOURS = 128
 NORMAL, DARK, NARROW = "dashboard_light.png", "dashboard_dark.png", "dashboard_narrow.png"
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from coordinator.calls import CallKind
 from tests.coordinator.browser_rig import Tab, a_tab, chromium
 from tests.coordinator.call_rig import TWO_PD, Rig, a_chat, a_coordinator, until
 from tests.coordinator.dashboard_pictures import a_key_file, moving_engines
@@ -169,3 +170,38 @@ async def test_a_key_is_asked_for_and_stays_in_the_tab(chromium: str) -> None:
         await tab.until(f"{ROWS} === 2")
         assert "agents" in await tab.text("#usage")
         assert not await tab.value("document.getElementById('instances').hidden")
+
+
+async def test_many_sessions_come_page_by_page_and_one_that_is_over_is_closed(
+    chromium: str,
+) -> None:
+    async with a_page(chromium) as (rig, tab):
+        for number in range(30):
+            await rig.app.state.sessions.get_or_create("anonymous", f"n-{number}", CallKind.CHAT)
+        await tab.go(f"{rig.url}/dashboard")
+        await tab.until(f"{ROWS} === 25")
+        assert await tab.text("#page") == "1 to 25 of 32"
+        assert await tab.value("document.getElementById('newer').disabled")
+        await tab.value("document.getElementById('older').click()")
+        await tab.until(f"{ROWS} === 7")
+        assert await tab.text("#page") == "26 to 32 of 32"
+        assert await tab.value("document.getElementById('older').disabled")
+
+        await tab.value("document.querySelector('button[title=s-1]').click()")
+        await tab.until("!document.getElementById('session').hidden")
+        await rig.client.delete("/v1/sessions/s-1")
+        await tab.until("document.getElementById('session').hidden")
+        assert "Session s-1 is over" in await tab.text("#event-list")
+
+
+async def test_it_says_when_the_coordinator_is_gone_and_goes_on_when_it_is_back(
+    chromium: str,
+) -> None:
+    async with a_page(chromium) as (rig, tab):
+        await opened(rig, tab)
+        assert await tab.text("#connection") == "Live"
+        await tab.cut_off(True)
+        await tab.until("document.getElementById('connection').innerText.includes('is old')")
+        assert await tab.value(ROWS) == 2, "what was known stays"
+        await tab.cut_off(False)
+        await tab.until("document.getElementById('connection').innerText === 'Live'")
