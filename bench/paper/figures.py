@@ -107,7 +107,7 @@ def write_overheads(rows: Sequence[Row], title: str, path: Path) -> None:
             for place, cluster in enumerate(ClusterKind)
             for number, name in enumerate(chart.approaches)
         ]
-        _cut(panel, drawn)
+        cut(panel, drawn)
         panel.set_xlim(-0.5, len(ClusterKind) - 0.5)
         panel.set_xticks(range(len(ClusterKind)), ["colocated", "prefill and decode apart"])
         panel.set_title(label, fontsize=11, loc="left")
@@ -154,7 +154,7 @@ def _bars(
         for place, group in enumerate(groups)
         for number, name in enumerate(chart.approaches)
     ]
-    _cut(panel, drawn)
+    cut(panel, drawn)
     names = [f"{CODING}\n(coding)" if group == CODING_GROUP else group for group in groups]
     panel.set_xticks(range(len(groups)), names)
 
@@ -183,7 +183,7 @@ def _bar(
     return Bar(chart.approaches[number], at, row.ours.mean, lowest, highest)
 
 
-def _cut(panel: Axes, bars: Sequence[Bar | None]) -> None:
+def cut(panel: Axes, bars: Sequence[Bar | None]) -> None:
     drawn = [bar for bar in bars if bar is not None]
     in_scale = [bar for bar in drawn if bar.name not in OUT_OF_SCALE]
     if not in_scale:

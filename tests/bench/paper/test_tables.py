@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from matplotlib.figure import Figure
 
 from bench.paper.experiments import CODING, ClusterKind, Pair, Planned, quick_scale
-from bench.paper.figures import write_ladder, write_origins, write_overheads
+from bench.paper.figures import Bar, cut, write_ladder, write_origins, write_overheads
 from bench.paper.page import Verdict, page, verdict_of
 from bench.paper.published import published
 from bench.paper.reasons import UNKNOWN, Reason
@@ -148,6 +149,17 @@ def test_pictures_are_drawn_of_rows_with_holes(tmp_path: Path) -> None:
     write_ladder(nothing, ClusterKind.PD, "nothing", tmp_path / "d.png")
     for name in "abcd":
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_bar_that_the_paper_leaves_out_does_not_set_the_scale() -> None:
+    eager, harvest = ApproachName.EAGER, ApproachName.HARVEST
+    panel = Figure().subplots()
+    bars = [Bar(harvest, 0.0, -5.0, -8.0, 6.0), Bar(eager, 1.0, -80.0, -99.0, -60.0), None]
+    cut(panel, bars)
+    low, high = panel.get_ylim()
+    assert -10 < low < -8
+    assert 6 < high < 8
+    assert [text.get_text().strip() for text in panel.texts] == ["-80"]
 
 
 def test_the_quick_study_has_one_pair_of_each_trace() -> None:
