@@ -23,6 +23,7 @@ from bench.paper.sections import (
 from bench.paper.sensitivity import points_of, sweep_cells
 from bench.paper.sensitivity_figure import write_sensitivities
 from bench.paper.tables import Ran, rows_of
+from bench.paper.waste import waste_section
 from bench.study.jobs import Folder, cells_of, write_whole
 from bench.study.progress import Progress
 from bench.study.table import estimate_json
@@ -71,6 +72,7 @@ def run_study(
         if path is not None:
             shown = {f"{folder}{name}": caption for name, caption in pictures.items()}
             more = [
+                *waste_section(rows),
                 *readings_section(result_dir),
                 *accuracy_section(result_dir, folder),
                 *sensitivity_section(result_dir, folder),

@@ -20,6 +20,9 @@ MEASURED_REQUESTS = 6000
 LEAST_S, MOST_S = 120.0, 1200.0
 BRACKET = 1.35
 MAX_STEPS = 24
+OF_NO_CAPACITY = ("approach", "shadow", "host_tier", "keeps_finished", "slo_scale")
+"""What a capacity must not be measured again for: normal traffic alone is sent, without shadow, and
+nobody asks for a finished request's KV; provisioning was done at SLOs as they are."""
 TOLERANCE_SHARE = 0.01
 
 
@@ -31,9 +34,8 @@ def pools_alone(config: SimConfig) -> tuple[SimConfig, ...]:
         config.model_copy(
             update={
                 "models": {model: pool},
-                "slo_scale": 1.0,
                 "sessions": None,
-                "approach": type(config).model_fields["approach"].default,
+                **{name: type(config).model_fields[name].default for name in OF_NO_CAPACITY},
                 "run": type(config.run)(),
                 "normal": type(config.normal)(traffic=config.normal.traffic),
             }

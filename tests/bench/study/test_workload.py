@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from bench.study.capacities import pools_alone
 from bench.study.schema import (
     DrawnSessions,
     FixedRouter,
+    HostTierConfig,
     HourWindow,
     NormalConfig,
     RunConfig,
     SessionsConfig,
+    ShadowConfig,
 )
 from bench.study.workload import cluster_of, workload_of
 from tests.bench.study.builders import LARGE, a_config
@@ -92,3 +94,14 @@ def test_looser_slos_are_those_of_requests_and_not_of_the_capacity() -> None:
     assert now.tpot_slo_s() == 2 * before.tpot_slo_s()
     assert now.ttft_slo_s(3000) == 2 * before.ttft_slo_s(3000)
     assert pools_alone(loose) == pools_alone(a_config())
+
+
+def test_a_capacity_is_not_measured_again_for_what_normal_traffic_never_meets() -> None:
+    changes: dict[str, Any] = {
+        "shadow": ShadowConfig(beta=1.0),
+        "host_tier": HostTierConfig(gb_per_gpu=1.0),
+        "keeps_finished": False,
+        "approach": ApproachName.HARVEST_SLO,
+    }
+    assert pools_alone(a_config(**changes)) == pools_alone(a_config())
+    assert pools_alone(a_config(max_batch_tokens=512)) != pools_alone(a_config())
