@@ -158,6 +158,10 @@ def about(scale: Scale, latency: LatencyMode) -> list[str]:
         f"Approaches: {names}. Mean and standard error over seeds and hours; calls are compared "
         "that end under every approach.",
         "",
+        "Read literally: n of Algorithm 1 is found from the number of tokens alone, before a job "
+        "is looked at (`shadow.predicts: tokens`). The engines of this project foresee the context "
+        "too; the table of readings says what that changes.",
+        "",
         "Not the paper's: the routes (a Markov chain at the switch rates of Table 1, because the "
         "score matrices are not published), the lengths of sessions and of Azure's traffic (drawn "
         f"from published statistics), the arrival rate of sessions per second ({rates}), prices "
