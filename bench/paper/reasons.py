@@ -36,8 +36,8 @@ EVICTED = (
     "that is admitted displaces shadows first, before entries that nobody asks for again, and a "
     "shadow lives a second or two while the tool runs for two. It is computed again and again: "
     "nearly all of its tokens are never used, and the work slows the calls down. Where finished "
-    "requests are not kept, or where entries that a shadow itself may displace go before it, the "
-    "paper's order of these approaches comes out (the table of readings). The paper reports 1.7% "
+    "requests are not kept, or where entries that a shadow itself may displace go before it, these "
+    "approaches gain as well (the table of readings). The paper reports 1.7% "
     "of the pool in shadows on average, which is as short a life, and yet 8.8%: something in its "
     "simulator that the text does not say keeps them."
 )
@@ -51,7 +51,7 @@ SURVIVES = (
 FEWER_TOKENS = (
     "A token that was shadowed once stays, here or on the host, so it is computed once. What is "
     "never used then is near the bound of a router without memory, (1-(1-p)^L)/(pL) for a switch "
-    "rate p and L calls: 0.24 to 0.40 for the benchmarks of Table 1. The paper's 63% says that "
+    "rate p and L calls: 0.22 to 0.37 for the benchmarks of Table 1. The paper's 63% says that "
     "about half of its shadow tokens are lost in between."
 )
 EAGER_WASTE = (
