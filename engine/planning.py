@@ -72,11 +72,21 @@ class ShadowPlanner(ShadowBlocks):
         waiting = self.get_request_counts()[1] - self.num_waiting_for_streaming_input
         if not self.shadow_queue or self._pause_state != PauseState.UNPAUSED:
             return Plan([], NO_GRANT, waiting)
+        load = self._step_load(now_s, waiting)
+        # Most steps of a busy engine end here, and then no job and no KV is looked at.
+        refusal = self.slack.refusal(load, self.step_time)
+        if refusal is not None:
+            self.shadow_stats.count_grant(refusal.reason.value)
+            self._stalled_since_s = None
+            return Plan([], refusal, waiting)
         started = self._started()
         room = self.shadow_kv.room(started, len(self.running), now_s)
         runnable = self._runnable(now_s, len(started))
         jobs, free_tokens = self._first_that_fits(now_s, runnable, room)
-        load = self._step_load(now_s, waiting, jobs, free_tokens)
+        load = load._replace(
+            free_shadow_tokens=min(free_tokens, load.free_shadow_tokens),
+            jobs=tuple(map(_job_load, jobs)),
+        )
         grant = self.slack.grant(load, self.step_time)
         self.shadow_stats.count_grant(grant.reason.value)
         self._end_stalled(grant.tokens, now_s)
@@ -164,9 +174,8 @@ class ShadowPlanner(ShadowBlocks):
         if others:
             self._drop(others[-1])
 
-    def _step_load(
-        self, now_s: float, waiting: int, jobs: list[ShadowRequest], free_tokens: int
-    ) -> StepLoad:
+    def _step_load(self, now_s: float, waiting: int) -> StepLoad:
+        """Of whatever job: with none in it yet, and all that vLLM could still schedule as room."""
         in_flight_s, in_flight_charge_s = self.engine_clock.in_flight_s()
         budget = self.max_num_scheduled_tokens
         # A request that waits settles the matter: what runs need not be looked at.
@@ -186,8 +195,8 @@ class ShadowPlanner(ShadowBlocks):
             min_tpot_s=foreground.min_tpot_s,
             min_slack_s=foreground.min_slack_s,
             planned=foreground.planned,
-            free_shadow_tokens=min(free_tokens, budget - foreground.planned.tokens),
-            jobs=tuple(map(_job_load, jobs)),
+            free_shadow_tokens=budget - foreground.planned.tokens,
+            jobs=(),
             in_flight_s=in_flight_s,
             in_flight_charge_s=in_flight_charge_s,
         )

@@ -42,6 +42,8 @@ class ShadowBlocks(SteppingScheduler):
 
     def _yield_slots(self) -> None:
         """A model runner has a slot for each started request: those that wait come first."""
+        if not self._holding:
+            return
         spare = self.max_num_running_reqs - sum(self.get_request_counts())
         if spare < len(self._holding):
             for shadow in self._started()[max(0, spare) :]:

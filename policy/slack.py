@@ -27,6 +27,13 @@ from policy.step_load import (
     SlackReason,
     StepLoad,
 )
+from policy.step_refusal import (
+    PREDICTIVE_GATE,
+    likely_jobs,
+    refusal_of,
+    refusal_of_any_job,
+    unbudgeted,
+)
 from policy.vocabulary import Controller, Role
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO",
     "MIN_AUTO_TOKENS",
+    "PREDICTIVE_GATE",
     "Accrual",
     "JobLoad",
     "SlackController",
@@ -44,9 +52,8 @@ __all__ = [
     "StepLoad",
 ]
 
+_BUDGETED = (Controller.HARVEST, Controller.HARVEST_SLO, Controller.PREDICTIVE)
 _TOO_SHORT = (SlackReason.NO_SLACK, SlackReason.BELOW_MINIMUM)
-PREDICTIVE_GATE = 0.25
-"""Least switch probability of a job under `predictive`."""
 
 
 # Numeric cores: numbers in, numbers out, so that the simulator may compile the very same functions.
@@ -131,13 +138,27 @@ class SlackController:
             minimum = min(minimum, self._step_tokens)
         return min(minimum, job.missing_tokens)
 
+    def refusal(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant | None:
+        """What `grant` would refuse of a busy iteration whatever the jobs and their room: a host
+        may ask this first, before it looks at either. None: ask `grant`."""
+        if self.params.controller not in _BUDGETED:
+            return None
+        reason = refusal_of_any_job(load, self.params)
+        if reason is not SlackReason.GRANTED:
+            return SlackGrant(0, reason)
+        if not load.busy:
+            return None
+        base_s = step_time.predicted_s(load.planned)
+        budget_s, short = self._budget(load, base_s)
+        return None if budget_s > base_s else SlackGrant(0, short, budget_s, base_s)
+
     def grant(self, load: StepLoad, step_time: StepTimeModel) -> SlackGrant:
         """Shadow tokens for this iteration; call it at most once per iteration."""
-        refusal = _refusal(load, self.params)
+        refusal = refusal_of(load, self.params)
         if refusal is not SlackReason.GRANTED:
             return SlackGrant(0, refusal)
         if self.params.controller in (Controller.REQUEST, Controller.EAGER):
-            return _unbudgeted(load, self.params)
+            return unbudgeted(load, self.params)
         grant = self._budgeted(load, step_time)
         self._age(load, grant, step_time)
         return grant
@@ -196,7 +217,7 @@ class SlackController:
         """Tokens of the jobs, in their order, that fit, and the predicted time with them."""
         batch = load.planned
         rest = self._most_tokens(load, step_time)
-        for job in _likely_jobs(load, self.params):
+        for job in likely_jobs(load, self.params):
             limit = min(job.missing_tokens, rest)
             chunk = step_time.max_tokens_within(budget_s, batch, job.context_tokens, limit)
             if chunk > 0:
@@ -246,41 +267,3 @@ class SlackController:
         job = load.jobs[0]
         limit = min(job.missing_tokens, self._most_tokens(load, step_time))
         return step_time.max_tokens_within(cap, load.planned, job.context_tokens, limit)
-
-
-def _refusal(load: StepLoad, params: SlackParams) -> SlackReason:
-    """Why this iteration must not carry shadow tokens, whatever its budget; GRANTED if it may."""
-    controller = params.controller
-    if controller is Controller.OFF:
-        return SlackReason.OFF
-    if not load.jobs:
-        return SlackReason.NO_JOB
-    first = load.jobs[0]
-    if controller is Controller.EAGER or (controller is Controller.REQUEST and first.started):
-        return SlackReason.GRANTED
-    if load.waiting_requests > 0:
-        return SlackReason.FOREGROUND_WAITING
-    if load.admission_blocked:
-        return SlackReason.ADMISSION_BLOCKED
-    if controller is Controller.PREDICTIVE and first.probability < PREDICTIVE_GATE:
-        return SlackReason.UNLIKELY
-    on_prefill = params.role is Role.PREFILL and controller is not Controller.REQUEST
-    if on_prefill and load.carries_routed:
-        return SlackReason.ROUTED_IN_BATCH
-    return SlackReason.GRANTED
-
-
-def _likely_jobs(load: StepLoad, params: SlackParams) -> tuple[JobLoad, ...]:
-    if params.controller is not Controller.PREDICTIVE:
-        return load.jobs
-    return tuple(job for job in load.jobs if job.probability >= PREDICTIVE_GATE)
-
-
-def _unbudgeted(load: StepLoad, params: SlackParams) -> SlackGrant:
-    """`request`: the paper's GPU prototype, one whole request in flight, in chunks as long as the
-    engine makes them; `eager`: shadow work as normal traffic. Both look at no budget: that is what
-    they are the baseline for."""
-    jobs = load.jobs[: 1 if params.controller is Controller.REQUEST else None]
-    tokens = min(max(0, load.free_shadow_tokens), sum(job.missing_tokens for job in jobs))
-    reason = SlackReason.GRANTED if tokens > 0 else SlackReason.NO_SHADOW_KV
-    return SlackGrant(tokens, reason)

@@ -67,8 +67,8 @@ class Watched(ColocatedScheduler):
         assert (step.decode_only, step.carries_routed) == (decode_only, routed)
         return output
 
-    def _step_load(self, now_s: float, waiting: int, jobs: Any, free_tokens: int) -> StepLoad:
-        load = super()._step_load(now_s, waiting, jobs, free_tokens)
+    def _step_load(self, now_s: float, waiting: int) -> StepLoad:
+        load = super()._step_load(now_s, waiting)
         if not waiting:
             self.loads.append(load)
             self._check(load, now_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -11,10 +11,12 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.request import Request, RequestStatus
 
 from colocated.scheduler import ColocatedScheduler
+from engine.kv_room import ShadowKv
 from engine.marks import CLASS_KEY, Marks
 from engine.params import EngineParamsInvalid
 from engine.planning import STALL_S
 from engine.shadow_requests import ShadowKVCacheManager
+from policy.shadow_queue import ShadowQueue
 from policy.vocabulary import Controller, RequestClass, Role
 from prefill_node.scheduler import PrefillScheduler
 from tests.engine.scheduler_world import (
@@ -28,6 +30,9 @@ from tests.engine.scheduler_world import (
     scheduler_of,
     shadow,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.vllm_cpu
 
@@ -116,6 +121,31 @@ def test_only_a_shadow_and_what_may_fail_or_hit_goes_through_our_allocation(
     asked.clear()
     world.step()
     assert "n0" in asked  # it may find no block
+
+
+def test_a_step_that_has_no_time_looks_at_no_job_and_no_kv(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would cost the most where there is least to spare."""
+    looked: list[str] = []
+    for owner, name in ((ShadowKv, "room"), (ShadowKv, "look_up"), (ShadowQueue, "ordered")):
+        monkeypatch.setattr(owner, name, _noting(looked, getattr(owner, name)))
+    world = a_world(mode, slo_tpot_s=1e-6)
+    world.add(normal("n", 32, max_tokens=10), shadow("s", 200))
+    for _ in range(6):
+        assert world.step().keys() == {"n"}
+    assert looked == []
+    world.run()
+    assert looked
+    assert end_of(world, "s") == (FinishReason.LENGTH, None)
+
+
+def _noting(names: list[str], method: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        names.append(method.__name__)
+        return method(*args, **kwargs)
+
+    return noted
 
 
 def test_the_prompt_of_a_shadow_that_was_hidden_for_a_step_is_not_sent_again(mode: str) -> None:

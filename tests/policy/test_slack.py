@@ -456,6 +456,50 @@ def test_a_grant_is_always_within_every_limit(
         assert extra_s <= slack.credit_s + 1e-12
 
 
+@pytest.mark.parametrize(
+    ("changes", "load", "reason"),
+    [
+        ({}, a_load(jobs=()), None),
+        ({}, a_load(InFlight(0.1), jobs=()), None),
+        ({}, a_load(InFlight(0.005), jobs=()), SlackReason.NO_SLACK),
+        ({}, a_load(ROUTED, jobs=()), SlackReason.NO_CREDIT),
+        ({"controller": Controller.HARVEST}, a_load(InFlight(9.0), jobs=()), SlackReason.NO_CREDIT),
+        ({}, a_load(waiting_requests=1, jobs=()), SlackReason.FOREGROUND_WAITING),
+        ({}, a_load(admission_blocked=True, jobs=()), SlackReason.ADMISSION_BLOCKED),
+        (ON_P, a_load(ROUTED, jobs=()), SlackReason.ROUTED_IN_BATCH),
+        # What these refuse, or look at, is a matter of the jobs.
+        ({"controller": Controller.OFF}, a_load(waiting_requests=1, jobs=()), None),
+        ({"controller": Controller.REQUEST}, a_load(waiting_requests=1, jobs=()), None),
+        ({"controller": Controller.EAGER}, a_load(waiting_requests=1, jobs=()), None),
+    ],
+)
+def test_a_busy_iteration_without_time_is_refused_before_the_jobs_are_known(
+    changes: dict[str, Any], load: StepLoad, reason: SlackReason | None
+) -> None:
+    refusal = a_controller(**changes).refusal(load, PER_TOKEN)
+    assert (refusal.reason if refusal else None) == reason
+
+
+@given(
+    load=loads(),
+    controller=st.sampled_from(list(Controller)),
+    role=st.sampled_from(list(Role)),
+    n_min_tokens=st.sampled_from([16, AUTO]),
+    credit_s=st.floats(0, 0.1),
+)
+def test_nothing_is_refused_before_the_jobs_are_known_that_would_be_granted_to_one(
+    load: StepLoad, controller: Controller, role: Role, n_min_tokens: Any, credit_s: float
+) -> None:
+    slack = a_controller(credit_s, controller=controller, role=role, n_min_tokens=n_min_tokens)
+    refusal = slack.refusal(load._replace(free_shadow_tokens=10_000, jobs=()), REAL_TIMES)
+    if refusal is None:
+        return
+    grant = slack.grant(load, REAL_TIMES)
+    assert grant.tokens == refusal.tokens == 0
+    of_the_jobs = (SlackReason.NO_JOB, SlackReason.UNLIKELY, SlackReason.NO_SHADOW_KV)
+    assert grant.reason in of_the_jobs or grant == refusal
+
+
 WITH_READS = StepTimeCoefficients(
     fixed_s=0.02,
     s_per_request=0.001,
