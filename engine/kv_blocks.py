@@ -72,14 +72,17 @@ class TwoClassQueue:
         return self._count(IDLE_SHADOW) + self._count(RECENT_SHADOW)
 
     def counts(self) -> KvPool:
+        uncached, idle_shadow, recent_shadow, idle_normal, recent_normal = (
+            free.num_free_blocks for free in self._lists
+        )
         return KvPool(
             total_blocks=self._total_blocks,
             shadow_blocks=self.shadow_blocks,
-            uncached_blocks=self._count(UNCACHED),
-            cached_shadow_blocks=self.cached_shadow_blocks,
-            idle_shadow_blocks=self._count(IDLE_SHADOW),
-            cached_normal_blocks=self._count(IDLE_NORMAL) + self._count(RECENT_NORMAL),
-            idle_normal_blocks=self._count(IDLE_NORMAL),
+            uncached_blocks=uncached,
+            cached_shadow_blocks=idle_shadow + recent_shadow,
+            idle_shadow_blocks=idle_shadow,
+            cached_normal_blocks=idle_normal + recent_normal,
+            idle_normal_blocks=idle_normal,
         )
 
     def hit_of(self, groups: Iterable[Iterable[KVCacheBlock]]) -> PrefixHit:

@@ -134,7 +134,8 @@ class KvPool(NamedTuple):
         if victims.blocks == 0:
             return self
         new_shadow_blocks = victims.blocks if by is KvClass.SHADOW else 0
-        return self._replace(
+        return KvPool(
+            total_blocks=self.total_blocks,
             shadow_blocks=self.shadow_blocks - victims.shadow + new_shadow_blocks,
             uncached_blocks=self.uncached_blocks - victims.uncached,
             cached_shadow_blocks=self.cached_shadow_blocks - victims.shadow,
