@@ -23,6 +23,7 @@ OWNED_FLAGS = {
     "enable_prefix_caching": "nothing: shadow work is useless without it",
     "prefix_caching_hash_algo": "nothing: block hashes must compare across processes",
     "enable_prompt_tokens_details": "nothing: the coordinator needs the counts",
+    "otlp_traces_endpoint": "coordinator.otlp_endpoint",
     "enable_scale_out": "nothing: the coordinator renders prompts there",
 }
 """By long name with underscores; and what to set in the configuration instead."""

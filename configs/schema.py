@@ -254,6 +254,13 @@ class CoordinatorConfig(Strict):
     """A JSON file for the switches that were seen, relative to the configuration file; unset: they
     are learned anew after a start."""
     tls: TlsConfig | None = None
+    log_format: Literal["text", "json"] = "text"
+    """`json`: every record is a line of JSON, and so is every call, once it has ended."""
+    otlp_endpoint: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$")
+    """Of an OpenTelemetry collector (`http://127.0.0.1:4317`), for traces of calls and shadow work
+    here and in the engines; unset: none."""
+    otlp_sample_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the calls: how many are traced."""
     engine_secret: str = ""
     """Shared with the engines so that they trust our marks; empty: engines listen privately."""
 

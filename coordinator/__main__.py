@@ -8,7 +8,7 @@ import gc
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
@@ -16,6 +16,7 @@ from configs.keys import load_keys
 from configs.load import ConfigError, load_config
 from coordinator.app import create_app
 from coordinator.hot_protocol import HotProtocol
+from coordinator.json_log import JsonLines
 from coordinator.tls import tls_options
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> None:
         tls = tls_options(config.coordinator.tls)
     except (ConfigError, ValueError) as error:
         parser.exit(2, f"{error}\n")
+    log_options = _log_options(config.coordinator.log_format)
     # uvicorn calls what it takes for a class.
     hot = cast("type[asyncio.Protocol]", functools.partial(HotProtocol, app.hot))
     _calm_garbage_collection()
@@ -49,11 +51,21 @@ def main(argv: list[str] | None = None) -> None:
         access_log=False,
         proxy_headers=False,
         log_level=options.log_level,
+        **log_options,
         timeout_keep_alive=75,
         # A call that is not at its end by then is told so (coordinator.hot_protocol).
         timeout_graceful_shutdown=math.ceil(config.coordinator.drain_s),
         **tls,
     )
+
+
+def _log_options(log_format: str) -> dict[str, Any]:
+    """For uvicorn, which has formats of its own."""
+    if log_format == "text":
+        return {}
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines())
+    return {"log_config": None}
 
 
 def _calm_garbage_collection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from configs.keys import KeyFile
     from configs.schema import ClusterConfig
+    from coordinator.call_trace import Tracing
     from coordinator.calls import ShadowHooks
     from coordinator.openai_api import Receive, Scope, Send
     from coordinator.parts import Parts
@@ -57,10 +59,11 @@ def create_app(
     keys: KeyFile | None = None,
     clock: Callable[[], float] = time.monotonic,
     shadow: ShadowHooks | None = None,
+    tracing: Tracing | None = None,
 ) -> CoordinatorApp:
-    """The application of one cluster. `clock` and `shadow` are there for tests. Raises ValueError
-    for a router that cannot be built."""
-    parts = build_parts(config, keys, clock, shadow)
+    """The application of one cluster. `clock`, `shadow` and `tracing` are there for tests. Raises
+    ValueError for a router or traces that cannot be built."""
+    parts = build_parts(config, keys, clock, shadow, tracing)
     app = CoordinatorApp(title="ShadowPrefill coordinator", lifespan=_lifespan(parts))
     app.hot = parts.hot_api()
     app.state.cluster, app.state.sessions, app.state.health = (
@@ -91,6 +94,7 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
             await parts.sessions.stop()
             await parts.orphans.stop()
             await parts.wire.close()
+            await asyncio.to_thread(parts.tracing.close)
 
     return lifespan
 

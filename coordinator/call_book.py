@@ -106,6 +106,7 @@ class CallBook:
         ttft_s = self._clock() - call.started_s
         call.record.ttft_ms = round(ttft_s * 1000, 3)
         self._metrics.first_byte(call, ttft_s)
+        call.trace.event("first byte")
 
     def usage(self, call: CallContext, usage: Usage, cached_tokens: int | None) -> None:
         """The engine's counts; P's hit count, where there was a P leg, is the true one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from coordinator.call_trace import NO_TRACE
 from coordinator.shadow_counters import ShadowCounters
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from configs.schema import ShadowConfig
+    from coordinator.call_trace import CallTrace
     from coordinator.clients import Client
     from coordinator.sessions import CallRecord, Session
     from coordinator.slo import CallSlo
@@ -118,6 +120,7 @@ class CallContext:
     output_tokens: int | None = None
     client: Client = field(init=False, repr=False)
     """Whose it is."""
+    trace: CallTrace = field(default=NO_TRACE, repr=False)
     record: CallRecord = field(init=False, repr=False)
     """The session's row of this call."""
 

@@ -52,12 +52,14 @@ class EnginePost:
     async def close(self) -> None:
         await self._wire.close()
 
-    async def __call__(self, instance: Instance, path: str, body: bytes) -> bytes:
+    async def __call__(
+        self, instance: Instance, path: str, body: bytes, traceparent: str = ""
+    ) -> bytes:
         """The body of a 200 answer; raises ShadowFailed."""
         where = f"{instance.name} {path}"
         try:
             async with asyncio.timeout(self._timeout_s):
-                status, answer = await self._exchange(instance.url, path, body)
+                status, answer = await self._exchange(instance.url, path, body, traceparent)
         except TimeoutError:
             text = f"{where}: no answer after {self._timeout_s:g} s"
             raise ShadowFailed(ShadowFailure.TIMED_OUT, text) from None
@@ -69,8 +71,12 @@ class EnginePost:
         shown = answer[:_SHOWN_BYTES].decode("utf-8", "replace")
         raise ShadowFailed(failure, f"{where}: HTTP {status}: {shown}")
 
-    async def _exchange(self, url: str, path: str, body: bytes) -> tuple[int, bytes]:
-        connection = await self._wire.send("POST", url, path, body, self._timeout_s)
+    async def _exchange(
+        self, url: str, path: str, body: bytes, traceparent: str
+    ) -> tuple[int, bytes]:
+        connection = await self._wire.send(
+            "POST", url, path, body, self._timeout_s, traceparent=traceparent
+        )
         try:
             return connection.status, await connection.read_all(self._timeout_s)
         finally:

@@ -157,7 +157,10 @@ class Legs:
         prefill.inflight_calls += 1
         asked_s = self.clock()
         try:
-            handoff = await self.client.prefill(prefill, call.kind.path, body, sending)
+            with call.trace.step("prefill leg", prefill.name) as step:
+                sending.traceparent = step.traceparent
+                handoff = await self.client.prefill(prefill, call.kind.path, body, sending)
+                step.set("cached_tokens", handoff.cached_tokens)
         except asyncio.CancelledError:
             if sending.connection is not None:
                 engine_id = call.kind.engine_id(request_id)
@@ -182,7 +185,9 @@ class Legs:
         decode.inflight_calls += 1
         asked_s = self.clock()
         try:
-            answer = await self._ask(decode, call, body, sending)
+            with call.trace.step("decode leg", decode.name) as step:
+                sending.traceparent = step.traceparent
+                answer = await self._ask(decode, call, body, sending)
         except BaseException as error:
             decode.inflight_calls -= 1
             self._unanswered(decode, handoff, sending, error)
@@ -223,9 +228,10 @@ class Legs:
 
     def _place(self, job: Job) -> Pair:
         call = job.call
-        pair = self.cluster.placement.place_call(
-            job.session, call.model, call.prompt_tokens_estimate
-        )
+        with call.trace.step("place"):
+            pair = self.cluster.placement.place_call(
+                job.session, call.model, call.prompt_tokens_estimate
+            )
         self.metrics.placed(call.model, Leg.PREFILL, pair.prefill_reason)
         self.metrics.placed(call.model, Leg.DECODE, pair.decode_reason)
         self.book.placed(job.session, call, pair)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
     from coordinator.admission import Admission
+    from coordinator.call_story import CallStories
     from coordinator.client_watch import ClientWatch
     from coordinator.clients import Clients
     from coordinator.metrics import Metrics
@@ -106,6 +107,7 @@ class OpenAiApi:
     clients: Clients
     admission: Admission
     metrics: Metrics
+    stories: CallStories
     max_body_bytes: int
     clock: Callable[[], float]
 
@@ -120,13 +122,15 @@ class OpenAiApi:
         """The call of one request whose body is complete; a client that leaves cancels it."""
         try:
             try:
-                arrived_s, client = self.clock(), self.clients.of(headers)
-                request = Request(read_body(kind, body), headers, arrived_s, client)
-                lane = await self.admission.enter(client)
-                try:
-                    await self.flow.serve(request, reply)
-                finally:
-                    self.admission.leave(lane)
+                with self.stories.begin(kind, headers) as story:
+                    arrived_s, client = self.clock(), self.clients.of(headers)
+                    story.client = client
+                    request = Request(read_body(kind, body), headers, arrived_s, client, story)
+                    lane = await self.admission.enter(client)
+                    try:
+                        await self.flow.serve(request, reply)
+                    finally:
+                        self.admission.leave(lane)
             except CallError as error:
                 await self._tell(kind, reply, error)
         except asyncio.CancelledError:

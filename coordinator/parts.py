@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from coordinator.access import LOOPBACK_HOSTS, Access
 from coordinator.admission import Admission
 from coordinator.call_book import CallBook
+from coordinator.call_story import CallStories
+from coordinator.call_trace import NoTracing
 from coordinator.calls import NoShadow
 from coordinator.clients import Clients, tenant_id
 from coordinator.cluster_api import ClusterApi
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from configs.keys import KeyFile
     from configs.schema import ClusterConfig, CoordinatorConfig
+    from coordinator.call_trace import Tracing
     from coordinator.calls import ShadowHooks
     from coordinator.session_store import SessionStore
 
@@ -68,6 +71,7 @@ class Parts:
     sessions: SessionStore
     book: CallBook
     health: Health
+    tracing: Tracing
 
     def hot_api(self) -> OpenAiApi:
         """The calls. Raises ValueError for a router that cannot be built."""
@@ -101,6 +105,7 @@ class Parts:
             clients=self.clients,
             admission=Admission(limits, self.clock),
             metrics=self.metrics,
+            stories=CallStories(tracing=self.tracing, is_logged=limits.log_format == "json"),
             max_body_bytes=limits.max_body_bytes,
             clock=self.clock,
         )
@@ -158,8 +163,9 @@ def build_parts(
     keys: KeyFile | None,
     clock: Callable[[], float],
     shadow: ShadowHooks | None,
+    tracing: Tracing | None,
 ) -> Parts:
-    """`shadow`: instead of the shadow flow of the configuration."""
+    """`shadow` and `tracing`: instead of those of the configuration. Raises ValueError."""
     limits = config.coordinator
     metrics, wire = Metrics(), Wire(connect_timeout_s=limits.connect_timeout_s)
     cluster = Cluster(config, clock)
@@ -190,7 +196,22 @@ def build_parts(
         sessions=sessions,
         book=CallBook(config.models, metrics, clock),
         health=health,
+        tracing=tracing or _tracing_of(limits),
     )
+
+
+def _tracing_of(limits: CoordinatorConfig) -> Tracing:
+    if limits.otlp_endpoint is None:
+        return NoTracing()
+    try:
+        from coordinator.otel import OtelTracing, exporter_to
+
+        exporter = exporter_to(limits.otlp_endpoint)
+    except ImportError as error:
+        raise ValueError(
+            f"coordinator.otlp_endpoint needs the extra `otel` (shadowprefill[otel]): {error}"
+        ) from None
+    return OtelTracing(exporter, limits.otlp_sample_share)
 
 
 def _store(limits: CoordinatorConfig, clock: Callable[[], float]) -> SessionStore:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from configs.schema import ModelConfig
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
+    from coordinator.call_story import CallStory
     from coordinator.calls import ShadowHooks
     from coordinator.clients import Client
     from coordinator.delivery import Delivery, Reply
@@ -46,6 +47,7 @@ class Request(NamedTuple):
     headers: Mapping[bytes, bytes]
     arrived_s: float
     client: Client
+    story: CallStory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +63,25 @@ class PdFlow:
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its checked body to its last byte. Raises CallError."""
+        story = request.story
         named = self.routing.named(request.body.model, request.headers)
         wish = slo_wish(request.headers)
-        session = await self._session_of(request)
-        model = named or await self._routed_model(session, request)
+        with story.trace.step("route"):
+            session = await self._session_of(request)
+            model = named or await self._routed_model(session, request)
         check_prompt_length(request.body, model, self.models[model].max_model_len)
 
         call = self.book.begin(session, request.body, model, request.arrived_s, wish)
-        call.client = request.client
-        job = Job(session, call, request.body)
+        call.client, call.trace = request.client, story.trace
+        job = story.job = Job(session, call, request.body)
         self.shadow.call_started(session, call)
         try:
             pair, handoff = await self.legs.prefill(job)
             with pair.handing_over(handoff is not None):
                 answer = await self.legs.decode(job, pair, handoff)
             try:
-                await self.delivery.deliver(job, answer, handoff, reply)
+                with story.trace.step("answer"):
+                    await self.delivery.deliver(job, answer, handoff, reply)
             finally:
                 self.legs.release(answer)
         except BaseException as error:
@@ -114,7 +119,7 @@ class PdFlow:
         return await self.routing.choose(view)
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
-        outcome = _outcome(error)
+        outcome = outcome_of(error)
         reason = "the client disconnected" if outcome is Outcome.CANCELLED else str(error)
         call = job.call
         self.book.end(job.session, call, outcome, None if error is None else reason)
@@ -122,7 +127,7 @@ class PdFlow:
         self.shadow.call_ended(job.session, job.call, outcome is Outcome.OK)
 
 
-def _outcome(error: BaseException | None) -> Outcome:
+def outcome_of(error: BaseException | None) -> Outcome:
     if error is None:
         return Outcome.OK
     if isinstance(error, asyncio.CancelledError):

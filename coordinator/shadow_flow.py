@@ -115,9 +115,17 @@ class ShadowFlow:
         if feed is None:
             return
         self._targets.used(call.model, call.record.shadow_tokens)
+        if call.record.shadow_tokens:
+            self._show_use(session, call)
         feed.ended, feed.ok = True, ok
         self._changed.append(feed)
         self._wake.set()
+
+    def _show_use(self, session: Session, call: CallContext) -> None:
+        shadows = self._sessions.get(session.key)
+        job = None if shadows is None else shadows.jobs.get(call.model)
+        if job is not None:
+            call.trace.uses(job.newest_segment)
 
     # --- beside it
 
@@ -266,7 +274,7 @@ class ShadowFlow:
     def _extend(self, shadows: _SessionShadows, feed: CallFeed, history: History) -> None:
         for target in feed.targets:
             job = self._job(shadows, feed.session, target.model)
-            job.probability = target.probability
+            job.probability, job.trace = target.probability, feed.call.trace
             self._worker.extend(job, history)
 
     def _aim(

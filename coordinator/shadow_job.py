@@ -9,6 +9,7 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from coordinator.call_trace import NO_TRACE
 from coordinator.sessions import ShadowState, Warmth
 from policy.segments import aligned, common_prefix_length, segment_ends
 from policy.warmth import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from coordinator.call_trace import CallTrace, Link
     from coordinator.history import History, HistoryHead
     from coordinator.instances import Pair
     from coordinator.sessions import Session
@@ -56,6 +58,10 @@ class ShadowJob:
     bytes_per_token: float
     """The configured guess until the first render, then what was measured."""
     probability: float = 0.0
+    trace: CallTrace = NO_TRACE
+    """Of the call that the newest history comes from."""
+    newest_segment: Link = None
+    """That P finished."""
     pending: History | None = None
     """The newest history that has not been rendered."""
     own: HistoryHead | None = None

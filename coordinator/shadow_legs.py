@@ -39,6 +39,7 @@ class Segment:
     token_ids: list[int]
     cache_salt: str
     xargs: Mapping[str, str | float]
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ async def compute(
 ) -> Computed:
     """Makes P hold the segment; raises ShadowFailed."""
     more: dict[str, Any] = {"kv_transfer_params": PREFILL_LEG_KV_PARAMS} if hand_off else {}
-    reply = _read(prefill, await post(prefill, _PATH, _body(segment, more)))
+    reply = _read(prefill, await post(prefill, _PATH, _body(segment, more), segment.traceparent))
     try:
         remote_kv = remote_kv_of(reply.kv_transfer_params) if hand_off else None
     except KvParamsInvalid as error:
@@ -129,7 +130,7 @@ async def compute(
 async def pull(post: EnginePost, decode: Instance, segment: Segment, remote_kv: RemoteKv) -> None:
     """Makes D pull what it lacks of the segment; raises ShadowFailed."""
     body = _body(segment, {"kv_transfer_params": remote_kv.take()})
-    _read(decode, await post(decode, _PATH, body))
+    _read(decode, await post(decode, _PATH, body, segment.traceparent))
 
 
 async def give_back(post: EnginePost, decode: Instance, remote_kv: RemoteKv) -> None:

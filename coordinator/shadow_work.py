@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.engine_post import EnginePost, ShadowFailed, ShadowFailure
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 
     from configs.schema import ClusterConfig
     from coordinator.history import History
-    from coordinator.instances import Pair
+    from coordinator.instances import Instance, Pair
     from coordinator.node_state import Cluster
     from coordinator.push_grants import Granted
     from coordinator.sessions import Session
     from coordinator.shadow_counters import ShadowCounters
     from coordinator.shadow_job import ShadowJob, Step
+    from coordinator.shadow_legs import Computed
     from coordinator.shadow_quota import ShadowQuota
     from coordinator.shadow_targets import ShadowTargets
     from coordinator.usage import Usage
@@ -113,7 +115,8 @@ class ShadowWorker:
             job.show_state()
             try:
                 pair = self._pair(job)
-                stable = await self._renderer.stable_prefix(pair.prefill, history)
+                with job.trace.aside("shadow render", job.model, pair.prefill.name):
+                    stable = await self._renderer.stable_prefix(pair.prefill, history)
             except ShadowFailed as error:
                 self._lost(job, "render", error)
             else:
@@ -188,8 +191,7 @@ class ShadowWorker:
         with recorded(job, ShadowWorkKind.SEGMENT, step.end, clock) as record:
             try:
                 job.begin(step.end)
-                hand_off = granted is not None
-                done = await compute(self._post, pair.prefill, segment, hand_off=hand_off)
+                done = await self._computed(job, pair.prefill, segment, granted is not None)
                 remote_kv = done.remote_kv
             finally:
                 if granted is not None and remote_kv is None:
@@ -203,6 +205,17 @@ class ShadowWorker:
             # Not at the end of `_push`: a task that is cancelled before it starts has no end.
             push.add_done_callback(lambda _: self._pushed(job, pair, remote_kv))
             job.begin_push(step.end, push)
+
+    async def _computed(
+        self, job: ShadowJob, prefill: Instance, segment: Segment, hand_off: bool
+    ) -> Computed:
+        with job.trace.aside("shadow segment", job.model, prefill.name) as span:
+            traced = replace(segment, traceparent=span.traceparent)
+            done = await compute(self._post, prefill, traced, hand_off=hand_off)
+            span.set("cached_tokens", done.cached_tokens)
+            span.set("end_tokens", len(segment.token_ids))
+        job.newest_segment = span.link
+        return done
 
     def _pushed(self, job: ShadowJob, pair: Pair, remote_kv: RemoteKv) -> None:
         self._grants.used(pair)
@@ -223,8 +236,12 @@ class ShadowWorker:
         """D pulls one segment, once; meanwhile P goes on."""
         end, clock = len(segment.token_ids), self._cluster.clock
         try:
-            with recorded(job, ShadowWorkKind.PUSH, end, clock) as record:
-                await pull(self._post, pair.decode, segment, remote_kv)
+            with (
+                recorded(job, ShadowWorkKind.PUSH, end, clock) as record,
+                job.trace.aside("shadow push", job.model, pair.decode.name) as span,
+            ):
+                traced = replace(segment, traceparent=span.traceparent)
+                await pull(self._post, pair.decode, traced, remote_kv)
                 record.tokens = job.pushed_to(end)
         except ShadowFailed as error:
             # P still holds it: a switch then moves more, and computes no more.

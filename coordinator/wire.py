@@ -41,13 +41,15 @@ class WentStale(Disconnected):
 class Sending:
     """How to send one request; and how far it came, if its sender was cancelled."""
 
-    __slots__ = ("began", "connection", "fresh", "request_id")
+    __slots__ = ("began", "connection", "fresh", "request_id", "traceparent")
 
     def __init__(self, fresh: bool = False) -> None:
         self.fresh = fresh
         """Not on a connection that was used before."""
         self.request_id = ""
         """What the peer is to call it, if its body has no field for that."""
+        self.traceparent = ""
+        """W3C; empty: not traced."""
         self.began = False
         """The peer may have seen it."""
         self.connection: Connection | None = None
@@ -55,9 +57,12 @@ class Sending:
         cancellation has to release it."""
 
 
-def _named(sending: Sending | None) -> bytes:
-    name = "" if sending is None else sending.request_id
-    return b"x-request-id: %b\r\n" % name.encode() if name else b""
+def _more_heads(sending: Sending | None, traceparent: str) -> bytes:
+    request_id = ""
+    if sending is not None:
+        request_id, traceparent = sending.request_id, sending.traceparent
+    heads = b"x-request-id: %b\r\n" % request_id.encode() if request_id else b""
+    return heads + b"traceparent: %b\r\n" % traceparent.encode() if traceparent else heads
 
 
 class Origin(NamedTuple):
@@ -96,15 +101,17 @@ class Wire:
         timeout_s: float,
         *,
         fresh: bool = False,
+        traceparent: str = "",
         sending: Sending | None = None,
     ) -> Connection:
         """Sends one request and waits for the head of its answer. Raises WireError, TimeoutError.
-        `fresh`: not on a connection that was used before; a `sending` says that itself.
+        `fresh`: not on a connection that was used before; a `sending` says that itself, and its
+        `traceparent`.
 
         The caller must `release` what it gets, whatever happens."""
         origin, base_path = split_url(base_url)
         head = self._head(method, base_url, base_path + path)
-        request = b"%b%d\r\n%b\r\n" % (head, len(body), _named(sending))
+        request = b"%b%d\r\n%b\r\n" % (head, len(body), _more_heads(sending, traceparent))
         pool = self._pools[origin]
         is_fresh = fresh if sending is None else sending.fresh
         connection = None if is_fresh else self._idle(pool)

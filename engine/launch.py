@@ -157,6 +157,8 @@ def _owned_flags(config: ClusterConfig, name: str) -> dict[str, Any]:
         "scheduler_cls": SCHEDULERS[instance.role],
         "additional_config": {ADDITIONAL_CONFIG_KEY: json.loads(params.to_json())},
     }
+    if config.coordinator.otlp_endpoint is not None:
+        flags["otlp_traces_endpoint"] = config.coordinator.otlp_endpoint
     kv_transfer = kv_connectors.kv_transfer(config, name, profile.kv_buffer_device)
     if kv_transfer is not None:
         flags["kv_transfer_config"] = kv_transfer

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     from configs.keys import KeyFile
+    from coordinator.call_trace import Tracing
     from coordinator.sessions import Session
 
 CHAT = "/v1/chat/completions"
@@ -154,6 +155,7 @@ async def a_coordinator(
     shadow_params: dict[str, Any] | None = None,
     metrics_ports: dict[str, int] | None = None,
     keys: KeyFile | None = None,
+    tracing: Tracing | None = None,
     protocol: type[HttpToolsProtocol] = HotProtocol,
 ) -> AsyncIterator[Rig]:
     """Everything runs and, unless told otherwise, every model is ready. `prepare` sees the engines
@@ -167,7 +169,9 @@ async def a_coordinator(
         prepare(engines)
         hooks = HookLog()
         config = a_cluster(instances, limits, router, models, shadow_params, metrics_ports)
-        app = create_coordinator(config, keys=keys, shadow=None if shadow else hooks)
+        app = create_coordinator(
+            config, keys=keys, shadow=None if shadow else hooks, tracing=tracing
+        )
         url = await stack.enter_async_context(serving(app, protocol))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
         if ready:

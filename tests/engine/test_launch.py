@@ -77,6 +77,15 @@ def test_a_prefill_instance_is_a_stock_server_with_our_scheduler(tmp_path: Path)
         assert flags[switch] == ""
 
 
+def test_engines_send_their_traces_where_the_coordinator_does(tmp_path: Path) -> None:
+    document = a_document()
+    assert "otlp-traces-endpoint" not in flags_of(command_of(tmp_path, document, "p"))
+    document["coordinator"] = {"otlp_endpoint": "http://127.0.0.1:4317"}
+    for name in document["instances"]:
+        flags = flags_of(command_of(tmp_path, document, name))
+        assert flags["otlp-traces-endpoint"] == "http://127.0.0.1:4317"
+
+
 def test_the_plug_in_reads_the_parameters_that_the_command_line_writes(tmp_path: Path) -> None:
     flags = flags_of(command_of(tmp_path, a_document(), "d"))
     params = EngineParams.from_additional_config(json.loads(flags["additional-config"]))
