@@ -29,6 +29,7 @@ from coordinator.session_tables import (
     headlines,
     quote_table,
     session_tables,
+    shadow_table,
     warmth_table,
 )
 
@@ -90,10 +91,12 @@ def session(
     url: Url = None,
     key_file: KeyFile = None,
     tenant: Tenant = None,
-    calls: Annotated[int, typer.Option(min=1, max=1000, help="So many, the newest.")] = 20,
+    calls: Annotated[
+        int, typer.Option(min=1, max=1000, help="So many, and as much shadow work: the newest.")
+    ] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show one session: how warm each model is, what shadow work did, and its calls."""
+    """Show one session: how warm each model is, its calls, and the shadow work beside them."""
     with answered():
         path = f"/v1/sessions/{in_path(session_id)}"
         answer = client_of(url, key_file).get(path, {"tenant": tenant})
@@ -110,6 +113,9 @@ def session(
     if detail.calls:
         say(console, "")
         console.print(call_table(detail, calls, room))
+    if detail.shadow_work:
+        say(console, "")
+        console.print(shadow_table(detail, calls))
 
 
 @app.command()

@@ -91,7 +91,8 @@ class InstancesApi:
     async def drain(self, request: Request, name: str, drain: Drain) -> Response:
         """No new calls for this engine; those that run go on to their end (state `drained`)."""
         instance = self._found(request, name)
-        if drain.draining and not drain.force and self.cluster.is_last(instance):
+        begins = drain.draining and not instance.draining
+        if begins and not drain.force and self.cluster.is_last(instance):
             why = f"no other {instance.role.value} instance of {instance.model!r} takes calls"
             raise InstanceBusy(name, f"{why}; force: true drains it all the same")
         instance.draining = drain.draining

@@ -130,6 +130,24 @@ def call_table(detail: SessionDetail, last: int, room: Room) -> Table:
     return table
 
 
+def shadow_table(detail: SessionDetail, last: int) -> Table:
+    """What was computed and pushed for the session, beside its calls."""
+    table = _table("shadow work", has_texts=True)
+    _columns(table, "work", "ago:", "model", "took ms:", "up to:", "tokens:")
+    _text_column(table, "end")
+    for work in detail.shadow_work[-last:]:
+        table.add_row(
+            work.kind.value,
+            duration(work.age_s),
+            in_cell(work.model),
+            _ms(None if work.took_s is None else work.took_s * 1000),
+            f"{work.end_tokens:,}",
+            f"{work.tokens:,}",
+            in_cell(work.outcome),
+        )
+    return table
+
+
 def quote_table(quote: SessionQuote, room: Room) -> Table:
     """What the next call would cost on each model now."""
     table = _table(has_texts=True)

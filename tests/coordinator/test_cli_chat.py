@@ -91,11 +91,11 @@ async def test_somebody_who_types_goes_on_after_an_error() -> None:
             env={**os.environ, **import_environment(), URL_VARIABLE: rig.url, "TERM": "dumb"},
         )
         os.close(theirs)
+        terminal = Terminal(ours)
         try:
-            await typed(ours, b"small> ", b"/model nope\n")
-            await typed(ours, b"small> ", b"hello\n")
-            seen = await typed(ours, b"TTFT", b"")
-            await typed(ours, b"small> ", b"\x04")
+            await terminal.types(b"small> ", b"/model nope\n")
+            await terminal.types(b"small> ", b"hello\n")
+            seen = await terminal.types(b"small> ", b"\x04")
             assert await process.wait() == 0
         finally:
             with suppress(ProcessLookupError):
@@ -105,11 +105,18 @@ async def test_somebody_who_types_goes_on_after_an_error() -> None:
         assert len(rig.all_calls()) == 1
 
 
-async def typed(terminal: int, until: bytes, text: bytes) -> bytes:
-    """Reads until it is there, then types."""
-    seen = b""
-    async with asyncio.timeout(120):
-        while until not in seen:
-            seen += await asyncio.to_thread(os.read, terminal, 4096)
-    os.write(terminal, text)
-    return seen
+class Terminal:
+    """Somebody in front of one."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._unread = b""
+
+    async def types(self, after: bytes, text: bytes) -> bytes:
+        """Once `after` is there; what was on the screen up to it."""
+        async with asyncio.timeout(120):
+            while after not in self._unread:
+                self._unread += await asyncio.to_thread(os.read, self._file, 4096)
+        seen, _, self._unread = self._unread.partition(after)
+        os.write(self._file, text)
+        return seen

@@ -230,8 +230,8 @@ async def test_tables_fit_a_terminal_without_cutting_a_number(width: int) -> Non
     for number in ("131,072", "130,944", "65,536", "123,456"):
         assert number in shown
     assert all(len(line) <= width for line in shown.splitlines())
-    cut = [line for line in shown.splitlines() if "…" in line and "engine_timeout" not in line]
-    assert cut == []
+    # The text of an error is cut, at the end of its line; nothing before it is.
+    assert not any("…" in line.rstrip()[:-1] for line in shown.splitlines())
 
 
 def at_its_longest(detail: SessionDetail) -> SessionDetail:
