@@ -50,7 +50,9 @@ def message_of(kind: CallKind, reply: httpx.Response) -> str:
 
 async def test_p_computes_one_token_and_d_takes_over(kind: CallKind) -> None:
     async with a_coordinator(PD) as rig:
-        body = a_body(kind, [a_question(LONG)], temperature=0, metadata={"user_id": "u"})
+        body = a_body(
+            kind, [a_question(LONG)], temperature=0, metadata={"user_id": "u"}, store=True
+        )
         reply = await post(rig, kind, body, x_session_id="s")
         assert reply.status_code == 200
         (p,), (d,) = rig.calls("small-p"), rig.calls("small-d")
@@ -63,6 +65,8 @@ async def test_p_computes_one_token_and_d_takes_over(kind: CallKind) -> None:
         assert d.body["kv_transfer_params"]["do_remote_prefill"] is True
         assert p.body["cache_salt"] == d.body["cache_salt"]
         assert d.body["metadata"] == {"user_id": "u"}
+        if kind is CallKind.RESPONSES:
+            assert (p.body["store"], d.body["store"]) == (False, False), "the client says true"
         assert p.prompt_ids == d.prompt_ids
         assert rig.engines["small-p"].pinned_handoffs == 0
         call = (await rig.client.get("/v1/sessions/s")).json()["calls"][0]
