@@ -23,7 +23,9 @@ class Engine:
 
     answer: bytes
 
-    async def __call__(self, instance: Instance, path: str, body: bytes) -> bytes:
+    async def __call__(
+        self, instance: Instance, path: str, body: bytes, traceparent: str = ""
+    ) -> bytes:
         return self.answer
 
 
