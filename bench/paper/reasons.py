@@ -77,9 +77,9 @@ CODING = (
     "model (25% of the pool: 40,564 tokens of Gemma-2-9B), and our jobs are cut there; in the "
     "paper a cap of 5% changes little, so its jobs are not. That is a part of it: without a cap "
     "switch calls hit 67% of their tokens instead of 60% in the median hour. Also, coding sessions "
-    "are few in a quick run (118 to 293 calls an hour, one pair), their lengths are drawn from totals of the "
-    "trace, and our pools lose fewer of their prefixes off the peak hour, so there is less to "
-    "bring back."
+    "are few in a quick run (118 to 293 calls an hour, one pair), their lengths are drawn from "
+    "totals of the trace, and our pools lose fewer of their prefixes off the peak hour, so there "
+    "is less to bring back."
 )
 
 REASONS: tuple[Reason, ...] = (
