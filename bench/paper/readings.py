@@ -56,7 +56,7 @@ READINGS = (
     Reading("as the engines", {}),
     Reading("n is found before the context is known", TOKENS),
     Reading("finished requests are not kept", {}, keeps_finished=False),
-    Reading("both", TOKENS, keeps_finished=False),
+    Reading("finished not kept, n before the context", TOKENS, keeps_finished=False),
     Reading("cold entries go before shadows", COLD),
     Reading("cold entries first, n before the context", {**COLD, **TOKENS}),
     Reading("cold entries first, n_min 16", {**COLD, "n_min_tokens": 16}),

@@ -90,8 +90,10 @@ def readings_section(result_dir: Path) -> list[str]:
     lines = [
         "## What the ladder depends on", "",
         "The four setups of the sensitivities, colocated, median hour, one seed; the mean of the "
-        "four. The paper's text leaves the first three open. What the engines of this project do "
-        "is the first row; the study above has the second.", "",
+        "four, over sessions of one pair each: read the order and the size, not the digits. The "
+        "first is what the engines of this project do, the second is the study above; the paper "
+        "leaves open which of the first four it has. The last three have what it does not: an "
+        "entry of the normal class that a shadow may displace itself goes before shadows do.", "",
         f"| reading | approach | {labels} |",
         "|---|---|" + "---|" * len(METRICS),
     ]  # fmt: skip
