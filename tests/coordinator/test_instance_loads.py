@@ -24,6 +24,15 @@ COUNTS.shadow_step_s.add(0.5)
 COUNTS.plain_step_s.add(0.25)
 
 
+PATIENT = {"connect_timeout_s": 30.0}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter's thread may wait long for a busy core."""
+    monkeypatch.setattr(instance_loads, "TIMEOUT_S", 30.0)
+
+
 def exposed(reading: Reading) -> str:
     registry = CollectorRegistry()
     registry.register(EngineCollector(lambda: reading))
@@ -95,7 +104,9 @@ async def rows(rig: Any) -> dict[str, dict[str, Any]]:
 async def test_every_instance_has_a_row_and_one_that_is_silent_says_why() -> None:
     (nobody,) = free_ports(1)
     with exporters(small_p=a_reading(), small_d=a_reading(link=a_link())) as ports:
-        async with a_coordinator(TWO_PD, metrics_ports=ports | {"large-p": nobody}) as rig:
+        async with a_coordinator(
+            TWO_PD, limits=PATIENT, metrics_ports=ports | {"large-p": nobody}
+        ) as rig:
             loads = await rows(rig)
             assert list(loads) == list(TWO_PD)
             assert loads["small-p"]["why_not"] is None
@@ -121,7 +132,7 @@ async def test_many_lookers_ask_an_engine_once(monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setattr(instance_loads, "FRESH_S", 1000.0)
     with exporters(small_p=a_reading()) as ports:
-        async with a_coordinator(TWO_PD, metrics_ports=ports) as rig:
+        async with a_coordinator(TWO_PD, limits=PATIENT, metrics_ports=ports) as rig:
             for _ in range(3):
                 await rows(rig)
     assert reads == ["small-p"]
