@@ -88,9 +88,19 @@ def _filled_in(document: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
     if isinstance(document.get("instances"), dict):
         instances = document["instances"].items()
         filled["instances"] = {key: _instance_filled_in(one, folder) for key, one in instances}
+    if isinstance(document.get("router"), dict):
+        filled["router"] = _router_filled_in(document["router"], folder)
     if isinstance(document.get("coordinator"), dict):
         filled["coordinator"] = _coordinator_filled_in(document["coordinator"], folder)
     return filled, problems
+
+
+def _router_filled_in(router: Tree, folder: Path) -> Tree:
+    path = router.get("path")
+    # That of a Python class is no file.
+    if router.get("kind") != "learned" or not isinstance(path, str) or not path:
+        return router
+    return {**router, "path": os.path.normpath(folder / path)}
 
 
 def _coordinator_filled_in(coordinator: Tree, folder: Path) -> Tree:

@@ -180,6 +180,9 @@ class PythonRouter(Strict):
     path: str = Field(pattern=r"^[\w.]+:[\w.]+$")
     """`package.module:Class`."""
     options: dict[str, Any] = Field(default_factory=dict)
+    timeout_s: float | None = Field(default=None, gt=0)
+    """For a class that takes time: it is asked in a thread of its own, one call after the other.
+    Unset: on the event loop, where it has to be quick."""
 
 
 class HttpRouter(Strict):
@@ -188,8 +191,21 @@ class HttpRouter(Strict):
     timeout_s: float = Field(default=0.5, gt=0)
 
 
+class LearnedRouter(Strict):
+    kind: Literal["learned"]
+    path: str = Field(min_length=1)
+    """A file of `shadowprefill router train`, relative to the configuration file."""
+    min_probability: float = Field(default=0.5, ge=0, le=1)
+    """The small model is chosen if it does as well as the large one with this probability."""
+    timeout_s: float = Field(default=1.0, gt=0)
+    """Longest wait for a choice, part of a call's TTFT; then the session stays where it is."""
+    embedder_url: HttpUrl | None = None
+    """Of the embeddings API (`https://host/v1`) that the router was trained with, if it was."""
+    embedder_api_key: str | None = None
+
+
 RouterConfig = Annotated[
-    ExplicitRouter | ScriptRouter | MarkovRouter | PythonRouter | HttpRouter,
+    ExplicitRouter | ScriptRouter | MarkovRouter | PythonRouter | HttpRouter | LearnedRouter,
     Field(discriminator="kind"),
 ]
 

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from configs.schema import ShadowConfig  # noqa: TC001  pydantic resolves it
 from coordinator.sessions import ShadowState, ShadowWorkKind  # noqa: TC001
+from policy.hints import PROBABILITY_TOLERANCE
 from policy.vocabulary import Controller, Role  # noqa: TC001
-
-PROBABILITY_TOLERANCE = 1e-6
 
 
 class Shape(BaseModel):

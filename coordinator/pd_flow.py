@@ -17,7 +17,7 @@ from coordinator.calls import CallKind
 from coordinator.errors import EngineRejected
 from coordinator.legs import Job
 from coordinator.metrics import Outcome
-from coordinator.routers import SessionView
+from coordinator.router_port import Choice, SessionView
 from coordinator.session_identity import KIND_HEADER, history_digests, named_session, task_kind
 from coordinator.sessions import Session
 from coordinator.slo import slo_wish
@@ -68,10 +68,12 @@ class PdFlow:
         wish = slo_wish(request.headers)
         with story.trace.step("route"):
             session = await self._session_of(request)
-            model = named or await self._routed_model(session, request)
+            choice = Choice(named) if named else await self._choice(session, request)
+        model = choice.model
         check_prompt_length(request.body, model, self.models[model].max_model_len)
 
         call = self.book.begin(session, request.body, model, request.arrived_s, wish)
+        session.expect(choice.next_probabilities)
         call.client, call.trace = request.client, story.trace
         job = story.job = Job(session, call, request.body)
         self.shadow.call_started(session, call)
@@ -109,7 +111,7 @@ class PdFlow:
             session.shadow_enabled = wish.strip().lower() != b"off"
         return session
 
-    async def _routed_model(self, session: Session, request: Request) -> str:
+    async def _choice(self, session: Session, request: Request) -> Choice:
         view = SessionView(
             session_id=session.id,
             call=session.calls_total + 1,

@@ -9,10 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.calls import CallKind  # noqa: TC001  msgspec resolves it when it decodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KEPT_CALLS = 1000
 """Call records that a session keeps; older ones are only counted."""
@@ -197,6 +201,11 @@ class Session(msgspec.Struct, kw_only=True, eq=False, weakref=True):
     def hint(self, scores: dict[str, float], plan: list[str]) -> None:
         """Takes the place of every earlier one."""
         self.hint_scores, self.hint_plan = scores, plan
+
+    def expect(self, probabilities: Mapping[str, float]) -> None:
+        """What our own router says about the call after this one. An agent's plan knows better."""
+        if probabilities and not self.hint_plan:
+            self.hint(dict(probabilities), [])
 
     def known_tokens(self, model: str) -> int | None:
         """Exact length of the next prompt on this model without what is new in it, if known."""

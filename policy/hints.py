@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PLAN_STEP_SHARE = 0.5
 """A model that the plan needs one step later counts for half: its history is not complete yet, and
 the work for the step before is due first."""
+PROBABILITY_TOLERANCE = 1e-6
+"""By which probabilities may sum to more than 1: they were rounded."""
 
 
 class HintEnd(StrEnum):

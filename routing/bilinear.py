@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 RANK: Final = 32
 EPOCHS: Final = 300
 LEARNING_RATE: Final = 0.01
-WEIGHT_DECAY: Final = 0.01
+WEIGHT_DECAY: Final = 0.3
+"""Factors that are multiplied shrink slowly: this is mild (README has the figures)."""
 _BETA_MEAN, _BETA_SQUARE, _EPSILON = 0.9, 0.999, 1e-8
 
 

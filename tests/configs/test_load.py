@@ -353,7 +353,8 @@ MISTAKES = [
     (
         "router",
         {"kind": "coin"},
-        "router.kind: must be one of explicit, script, markov, python, http, got 'coin'",
+        "router.kind: must be one of explicit, script, markov, python, http, learned, got "
+        "'coin'",
     ),
     (
         "router",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from configs.schema import MarkovRouter, PythonRouter, ScriptRouter
-from coordinator.routers import SessionView, build_router
+from coordinator.routers import Choice, SessionView, build_router
 from coordinator.wire import Wire
 from tests.coordinator.call_rig import COLOCATED, a_chat, a_coordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from tests.coordinator.call_rig import Rig
 
@@ -46,6 +48,22 @@ class Raising:
 class Inventing:
     def choose(self, session: SessionView, models: Sequence[str]) -> str:
         return "gpt-9"
+
+
+class Foreseeing:
+    """Knows what comes next."""
+
+    def choose(self, session: SessionView, models: Sequence[str]) -> Choice:
+        return Choice("small", {"large": 0.75})
+
+
+class Blocking:
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+
+    def choose(self, session: SessionView, models: Sequence[str]) -> str:
+        time.sleep(self.wait_s)
+        return "large"
 
 
 class NoRouter:
@@ -84,6 +102,7 @@ async def test_a_script_goes_round() -> None:
 async def test_the_choice_of_a_router_in_front_of_us_counts_for_auto_only() -> None:
     async with a_coordinator(COLOCATED) as rig:
         assert await chosen(rig, 1, x_vsr_selected_model="large") == ["large"]
+        assert await chosen(rig, 1, x_selected_model="large") == ["large"]
         named = await rig.chat(a_chat(model="small"), x_vsr_selected_model="large")
         assert named.headers["x-shadowprefill-model"] == "small"
         wrong = await rig.chat(a_chat(model="auto"), x_vsr_selected_model="gpt-9")
@@ -110,7 +129,7 @@ async def walk(config: MarkovRouter, session: str) -> list[str]:
     for call in range(1, 41):
         current = models[-1] if models else None
         view = SessionView(session_id=session, call=call, current_model=current)
-        models.append(await router.choose(view))
+        models.append((await router.choose(view)).model)
     return models
 
 
@@ -130,6 +149,65 @@ async def test_a_python_class_that_fails_leaves_the_session_where_it_is(name: st
         await rig.chat(a_chat(model="large"), x_session_id="s")
         assert await chosen(rig, 1) == ["large"]
         assert await metric(rig, "shadowprefill_router_failures_total") == 2
+
+
+async def test_a_class_that_takes_time_is_asked_beside_the_event_loop() -> None:
+    router = {
+        "kind": "python",
+        "path": f"{HERE}:Blocking",
+        "options": {"wait_s": 0.5},
+        "timeout_s": 0.2,
+    }
+    async with a_coordinator(COLOCATED, router=router) as rig:
+        asked = asyncio.create_task(chosen(rig, 1))
+        pinned = await rig.chat(a_chat(model="small"), x_session_id="t")
+        assert pinned.status_code == 200
+        assert not asked.done(), "the event loop went on meanwhile"
+        assert await asked == ["small"], "it was too late, the session stays"
+        assert await metric(rig, "shadowprefill_router_failures_total") == 1
+
+
+async def test_what_a_router_foresees_is_the_hint_for_the_next_call() -> None:
+    async with a_coordinator(
+        COLOCATED, router={"kind": "python", "path": f"{HERE}:Foreseeing"}
+    ) as rig:
+        await chosen(rig, 1)
+        (session,), _ = await rig.app.state.sessions.page("anonymous", 0, 10)
+        assert session.hint_scores == {"large": 0.75}
+        await rig.chat(a_chat(model="small"), x_session_id="s")
+        assert session.hint_scores == {}, "a named model says nothing of the next one"
+
+
+async def test_an_agents_plan_wins_over_what_a_router_foresees() -> None:
+    async with a_coordinator(
+        COLOCATED, router={"kind": "python", "path": f"{HERE}:Foreseeing"}
+    ) as rig:
+        await chosen(rig, 1)
+        plan = {"plan": ["small", "small", "large"]}
+        await rig.client.post("/v1/sessions/s/hints", json=plan)
+        await chosen(rig, 1)
+        (session,), _ = await rig.app.state.sessions.page("anonymous", 0, 10)
+        assert (session.hint_plan, session.hint_scores) == (["small", "large"], {})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"gpt-9": 0.5}, {"small": 0.7, "large": 0.7}, {"large": -1}, {"large": "x"}, 7],
+    ids=["unknown", "more_than_1", "negative", "text", "no_mapping"],
+)
+async def test_probabilities_that_cannot_be_are_a_failure(said: Any) -> None:
+    answer = json.dumps({"model": "large", "next_probabilities": said}).encode()
+    async with a_router_service(answer) as (url, _), routed_by(url) as rig:
+        assert await chosen(rig, 1) == ["small"]
+        assert await metric(rig, "shadowprefill_router_failures_total") == 1
+
+
+async def test_a_url_may_say_what_comes_next() -> None:
+    answer = b'{"model": "large", "next_probabilities": {"small": 1.0}}'
+    async with a_router_service(answer) as (url, _), routed_by(url) as rig:
+        assert await chosen(rig, 1) == ["large"]
+        (session,), _ = await rig.app.state.sessions.page("anonymous", 0, 10)
+        assert session.hint_scores == {"small": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +245,10 @@ async def a_router_service(answer: bytes, silent: bool = False) -> AsyncIterator
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/choose", asked
+
+
+def routed_by(url: str) -> AbstractAsyncContextManager[Rig]:
+    return a_coordinator(COLOCATED, router={"kind": "http", "url": url})
 
 
 async def test_a_url_chooses_and_is_told_what_it_needs() -> None:
