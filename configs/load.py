@@ -108,6 +108,9 @@ def _coordinator_filled_in(coordinator: Tree, folder: Path) -> Tree:
     for name in ("keys_path", "learned_path"):
         if isinstance(filled.get(name), str):
             filled[name] = os.path.normpath(folder / filled[name])
+    log = filled.get("call_log")
+    if isinstance(log, dict) and isinstance(log.get("path"), str) and log["path"]:
+        filled["call_log"] = {**log, "path": os.path.normpath(folder / log["path"])}
     if isinstance(filled.get("tls"), dict):
         paths = filled["tls"].items()
         filled["tls"] = {

@@ -228,6 +228,17 @@ class TlsConfig(Strict):
     private_key: str = Field(min_length=1)
 
 
+class CallLogConfig(Strict):
+    """A line per answered call, to train a router on."""
+
+    path: str = Field(min_length=1)
+    """A .jsonl file, relative to the configuration file; lines are added."""
+    prompts: bool = False
+    """Whether lines hold the prompts. Without, a router can learn from the steps' numbers alone."""
+    max_bytes: int = Field(default=1024 * 1024 * 1024, ge=1024)
+    """Calls that do not fit any more are left out."""
+
+
 class CoordinatorConfig(Strict):
     host: Host = "127.0.0.1"
     port: Port = 8100
@@ -269,6 +280,7 @@ class CoordinatorConfig(Strict):
     learned_path: str | None = None
     """A JSON file for the switches that were seen, relative to the configuration file; unset: they
     are learned anew after a start."""
+    call_log: CallLogConfig | None = None
     tls: TlsConfig | None = None
     log_format: Literal["text", "json"] = "text"
     """`json`: every record is a line of JSON, and so is every call, once it has ended."""

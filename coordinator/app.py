@@ -86,10 +86,14 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
         await parts.sessions.start()
         await parts.health.start()
         await parts.shadow.start()
+        if parts.call_log is not None:
+            await parts.call_log.start()
         try:
             yield
         finally:
             await parts.shadow.stop()
+            if parts.call_log is not None:
+                await parts.call_log.stop()
             await parts.health.stop()
             await parts.sessions.stop()
             await parts.orphans.stop()

@@ -67,6 +67,9 @@ class Metrics:
         self._refused = self._counter("calls_refused", "Calls refused at the door", "status")
         self._hints = self._counter("hints", "Hints that a call came after, by what it did", "end")
         self.router_failures = self._counter("router_failures", "Calls that a router failed")
+        self.calls_not_logged = self._counter(
+            "calls_not_logged", "Calls that the call log had no room for"
+        )
         self.handoffs_returned = self._counter(
             "handoffs_returned", "Given back to P because their client left before a D had them"
         )

@@ -1,6 +1,6 @@
 """Everything a coordinator is made of, built once from its configuration.
 
-Reads no file and no environment. Host: coordinator.app."""
+Reads no environment, and no file but that of a learned router. Host: coordinator.app."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.access import LOOPBACK_HOSTS, Access
 from coordinator.admission import Admission
 from coordinator.call_book import CallBook
+from coordinator.call_log import CallLog
 from coordinator.call_story import CallStories
 from coordinator.call_trace import NoTracing
 from coordinator.calls import NoShadow
@@ -70,6 +71,7 @@ class Parts:
     shadow: ShadowHooks
     sessions: SessionStore
     book: CallBook
+    call_log: CallLog | None
     health: Health
     tracing: Tracing
 
@@ -99,6 +101,7 @@ class Parts:
             shadow=self.shadow,
             book=self.book,
             usage=self.usage,
+            call_log=self.call_log,
         )
         return OpenAiApi(
             flow=flow,
@@ -175,6 +178,7 @@ def build_parts(
         answer_timeout_s=limits.answer_timeout_s,
         idle_timeout_s=limits.stream_idle_timeout_s,
     )
+    log = limits.call_log
     quota, usage = _quota(config, keys, clock), Usage(config.models)
     sessions = _store(limits, clock)
     hooks = shadow or _shadow_of(config, cluster, metrics, quota, usage, sessions)
@@ -197,6 +201,7 @@ def build_parts(
         book=CallBook(config.models, metrics, clock),
         health=health,
         tracing=tracing or _tracing_of(limits),
+        call_log=None if log is None else CallLog(log, metrics.calls_not_logged.inc),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from configs.schema import ModelConfig
     from coordinator.call_body import ClientBody
     from coordinator.call_book import CallBook
+    from coordinator.call_log import CallLog
     from coordinator.call_story import CallStory
     from coordinator.calls import ShadowHooks
     from coordinator.clients import Client
@@ -60,6 +61,7 @@ class PdFlow:
     shadow: ShadowHooks
     book: CallBook
     usage: Usage
+    call_log: CallLog | None
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """One call, from its checked body to its last byte. Raises CallError."""
@@ -127,6 +129,8 @@ class PdFlow:
         self.book.end(job.session, call, outcome, None if error is None else reason)
         self.usage.call_ended(call.client, call, outcome, call.record.shadow_tokens)
         self.shadow.call_ended(job.session, job.call, outcome is Outcome.OK)
+        if self.call_log is not None and outcome is Outcome.OK:
+            self.call_log.ended(job.session, call)
 
 
 def outcome_of(error: BaseException | None) -> Outcome:

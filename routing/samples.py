@@ -38,6 +38,7 @@ class SamplesInvalid(ValueError):
 class Row(msgspec.Struct, kw_only=True):
     """Further fields are ignored: those of a call log are many."""
 
+    tenant: str = ""
     session_id: str | None = None
     call: int | None = None
     task: str | None = None
@@ -92,7 +93,9 @@ def _sample(where: str, row: Row, scores: dict[str, float], pair: Pair) -> Sampl
     for model in pair:
         if not math.isfinite(scores[model]):
             raise SamplesInvalid(f"{where}: scores.{model} must be finite, got {scores[model]}")
-    task = row.task if row.task is not None else row.session_id
+    # Two tenants' sessions may have one name.
+    session = None if row.session_id is None else f"{row.tenant}/{row.session_id}"
+    task = row.task if row.task is not None else session
     if task is None:
         raise SamplesInvalid(f"{where}: has neither task nor session_id: folds are made by them")
     view = _view(where, row)
@@ -101,7 +104,7 @@ def _sample(where: str, row: Row, scores: dict[str, float], pair: Pair) -> Sampl
         tokens = row.prompt_tokens + (row.output_tokens or 0)
     return Sample(
         task=task,
-        session=row.session_id,
+        session=session,
         call=row.call or 0,
         view=view,
         has_prompt=_prompt(row) is not None,

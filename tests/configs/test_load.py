@@ -353,8 +353,7 @@ MISTAKES = [
     (
         "router",
         {"kind": "coin"},
-        "router.kind: must be one of explicit, script, markov, python, http, learned, got "
-        "'coin'",
+        "router.kind: must be one of explicit, script, markov, python, http, learned, got 'coin'",
     ),
     (
         "router",

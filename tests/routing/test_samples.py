@@ -24,14 +24,14 @@ def one(path: Path) -> Sample:
 def test_a_row_of_a_session(tmp_path: Path) -> None:
     row = a_row("t", 2, "read", 0.0, 1.0) | {"prompt_tokens": 90, "output_tokens": 10, "p_leg": 1}
     sample = one(write_jsonl(tmp_path / "a.jsonl", [row]))
-    assert (sample.task, sample.session, sample.call) == ("t", "session-t", 2)
+    assert (sample.task, sample.session, sample.call) == ("t", "/session-t", 2)
     assert (sample.small_score, sample.large_score, sample.tokens) == (0.0, 1.0, 100)
     assert sample.view == step_view(json.dumps(row["prompt"]).encode())
 
 
 def test_a_session_is_its_own_task_if_none_is_named(tmp_path: Path) -> None:
     row = a_row("t", 2, "read", 0.0, 1.0) | {"task": None}
-    assert one(write_jsonl(tmp_path / "a.jsonl", [row])).task == "session-t"
+    assert one(write_jsonl(tmp_path / "a.jsonl", [row])).task == "/session-t"
 
 
 def test_a_matrix_as_llmrouter_has_it(tmp_path: Path) -> None:
