@@ -62,7 +62,7 @@ class CallLog:
         """A call was answered. One of a session without a name belongs to no task: left out."""
         if not session.id:
             return
-        prompt = call.messages_raw or call.prompt_raw or b"null"
+        prompt = call.prompt_raw or b"null"
         if self._is_full or self._waiting_bytes + len(prompt) > MAX_WAITING_BYTES:
             self._on_left_out()
             return
