@@ -136,6 +136,7 @@ async def test_a_sessions_record_names_every_call() -> None:
             "model",
             "calls",
             "shadows",
+            "shadow_work",
             "summary",
             "shadow_tokens_computed",
             "shadow_tokens_used",

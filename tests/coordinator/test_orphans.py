@@ -70,8 +70,9 @@ async def test_what_p_had_done_when_its_client_left_is_given_back() -> None:
         p.faults.release()
         await until(lambda: p.pinned_handoffs == 0 and given_back(rig), "the hand-off is back")
         assert len(rig.calls("small-d")) == len(given_back(rig)) == 1, "and D computes nothing"
-        exposition = rig.app.state.metrics.exposition()
-        assert b"shadowprefill_handoffs_returned_total 1.0" in exposition
+        metrics = rig.app.state.metrics
+        returned = b"shadowprefill_handoffs_returned_total 1.0"
+        await until(lambda: returned in metrics.exposition(), "it is counted")
         await served_as_ever(rig)
 
 
