@@ -57,6 +57,7 @@ class CallBook:
             stream=body.stream,
             body_fields=body.fields,
             started_s=started_s,
+            prompt_bytes=body.prompt_bytes,
             prompt_tokens_estimate=estimate,
         )
         # Before the flows hear of it: a shadow that is superseded now still counts if it was hit.
@@ -146,7 +147,9 @@ class CallBook:
         if prompt_tokens < 64:
             return  # the template's own tokens would dominate
         old = self._bytes_per_token[call.model]
-        seen = old * call.prompt_tokens_estimate / prompt_tokens
+        # Measured, and not told by how far the estimate was out: calls that run at once all began
+        # with the same one, and would correct it as often as there are calls, to infinity.
+        seen = call.prompt_bytes / prompt_tokens
         self._bytes_per_token[call.model] = old + _WEIGHT_OF_NEWEST * (seen - old)
 
     def _warm(self, session: Session, call: CallContext, prompt_tokens: int) -> None:

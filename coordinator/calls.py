@@ -102,6 +102,8 @@ class CallContext:
     """The client's top-level fields after stripping; without `model`."""
     started_s: float
     """Monotonic clock, when the body had arrived."""
+    prompt_bytes: int = 0
+    """Of everything that the prompt is made of."""
     prompt_tokens_estimate: int = 0
     """From bytes, until the engine's usage is known."""
     own_tokens_before: int = 0

@@ -23,6 +23,7 @@ class Manner(Enum):
 WANT_ALL = (Manner.READS, Manner.READS_SLOWLY)
 SLOW_READ_BYTES, SLOW_READ_S = 512, 0.005
 END = b"data: [DONE]\n\n"
+TAIL_BYTES = 400
 
 
 def a_request(session: str, *, stream: bool, keep_alive: bool = True) -> bytes:
@@ -38,8 +39,8 @@ def a_request(session: str, *, stream: bool, keep_alive: bool = True) -> bytes:
     return head.encode() + b"\r\n" + raw
 
 
-async def one_stream(port: int, session: str, manner: Manner) -> bool:
-    """Whether the whole stream has come."""
+async def one_stream(port: int, session: str, manner: Manner) -> bytes:
+    """What came last of it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         request = a_request(session, stream=True, keep_alive=False)
@@ -57,21 +58,21 @@ async def one_stream(port: int, session: str, manner: Manner) -> bool:
             await writer.wait_closed()
 
 
-async def _read(reader: asyncio.StreamReader, manner: Manner) -> bool:
+async def _read(reader: asyncio.StreamReader, manner: Manner) -> bytes:
     if manner in (Manner.SENDS_HALF_A_HEAD, Manner.SENDS_HALF_A_BODY):
         await asyncio.sleep(0.05)
-        return False
+        return b""
     if manner is Manner.LEAVES:
         with suppress(asyncio.IncompleteReadError):
             await reader.readexactly(400)
-        return False
+        return b""
     tail = b""
     with suppress(ConnectionError):
         while chunk := await reader.read(SLOW_READ_BYTES):
-            tail = (tail + chunk)[-200:]
+            tail = (tail + chunk)[-TAIL_BYTES:]
             if manner is Manner.READS_SLOWLY:
                 await asyncio.sleep(SLOW_READ_S)
-    return END in tail
+    return tail
 
 
 class Line:

@@ -26,7 +26,7 @@ from bench.fake_engine.wire import PreparedReplies, WireEngine, listening
 from policy.vocabulary import Role
 from tests.coordinator.call_rig import a_cluster
 from tests.coordinator.cluster_rig import ROOT
-from tests.coordinator.soak_client import WANT_ALL, Line, Manner, one_stream
+from tests.coordinator.soak_client import END, WANT_ALL, Line, Manner, one_stream
 from tests.free_ports import free_ports
 
 if TYPE_CHECKING:
@@ -85,7 +85,13 @@ async def soaked(folder: Path, engine_url: str, max_sessions: int = 1000) -> Asy
     (port,) = free_ports(1)
     config = a_cluster(
         {"small-1": ("small", "colocated", engine_url)},
-        {"port": port, "max_sessions": max_sessions, "probe_interval_s": 1.0},
+        # A burst beyond the engine's backlog connects at the kernel's second try, after a second.
+        {
+            "port": port,
+            "max_sessions": max_sessions,
+            "probe_interval_s": 20.0,  # the engine shares a loop with all of the clients
+            "connect_timeout_s": 30.0,
+        },
     )
     path = folder / "cluster.yaml"
     document = config.model_dump(mode="json", exclude_none=True)
@@ -134,11 +140,13 @@ async def test_bad_clients_among_many_streams_leave_nothing_behind(tmp_path: Pat
         for number in range(ROUNDS):
             manners = [list(Manner)[at % len(Manner)] for at in range(STREAMS)]
             calls = (one_stream(one.port, f"s{at}", manner) for at, manner in enumerate(manners))
-            whole = await asyncio.wait_for(asyncio.gather(*calls), 300)
-            served = [
-                came for came, manner in zip(whole, manners, strict=True) if manner in WANT_ALL
+            tails = await asyncio.wait_for(asyncio.gather(*calls), 300)
+            cut = [
+                tail
+                for tail, manner in zip(tails, manners, strict=True)
+                if manner in WANT_ALL and END not in tail
             ]
-            assert all(served), f"{served.count(False)} of {len(served)} good clients, {number}"
+            assert not cut, f"round {number}: {len(cut)} good clients were cut off: {cut[0]!r}"
             await until(lambda: one.series("shadowprefill_calls_in_flight") == 0)
             # One for this question, and those to the engine that are kept: the others go a few at a
             # time, with the next calls.
