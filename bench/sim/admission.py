@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.host_tier import restore_end_s
+from bench.sim.host_tier import host_end_tokens, restore_end_s
 from bench.sim.kv_cache import (
     device_tokens,
     reserve,
@@ -90,13 +90,15 @@ def _find_prefix(world: World, instance: int, number: int, needed: int) -> int:
     """Returns how much of the prompt it need not compute."""
     request, cluster = world.requests[number], world.cluster[0]
     device = device_tokens(world, request.session, instance)
+    if host_end_tokens(world, request.session, instance, device) > device:
+        # Before the others make room: what they spill must not push out what is about to be read.
+        touch(world, HOST_KV, session_entry(world, request.session, instance))
     held = reserve(world, number, instance, needed)
     if held > device and cluster.has_oracle and request.is_switch:
         request.oracle_tokens = held - device
     elif held > device:
         request.host_tokens = held - device
         request.ready_s = restore_end_s(world, instance, held - device)
-        touch(world, HOST_KV, session_entry(world, request.session, instance))
     if cluster.kv_moves:
         held += _moved_tokens(world, instance, number, held)
     if request.ready_s > cluster.now_s:

@@ -63,7 +63,7 @@ def of_a_coordinator() -> str:
         name: (*place, f"http://127.0.0.1:{at + 1}")
         for at, (name, place) in enumerate(TWO_PD.items())
     }
-    parts = build_parts(a_cluster(instances), None, lambda: 0.0, None)
+    parts = build_parts(a_cluster(instances), None, lambda: 0.0, None, None)
     metrics = parts.metrics
     call: Any = SimpleNamespace(
         model="small", request_class="routed", is_switch=True, prompt_tokens=10, cached_tokens=5

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.sim.approach import Approach, Credit, Dedicated, HostTier
@@ -54,6 +54,8 @@ def a_mixed_simulation(
     return Simulation(Cluster(pools=pools), workload, approach, with_numba=with_numba)
 
 
+# What it read from a small host was pushed out by what made room for it.
+@example(seed=293, name="slo_host", is_split=False, pause_s=0.0)
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(sorted(APPROACHES)), st.booleans(), st.floats(0, 30))
 def test_nothing_is_lost_at_any_time(seed: int, name: str, is_split: bool, pause_s: float) -> None:
